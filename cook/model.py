@@ -1,0 +1,212 @@
+"""The ConvSIREN model's constants: geometry, weight layout and hyper-parameters, in one immutable description."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from functools import cached_property
+
+from convtrain.errors import InputError
+
+TILE = 128
+"""Pixels per tile of the weight-gradient product; the domain is padded to whole slices of whole tiles."""
+
+MAX_SLICES = 43
+"""The weight-gradient product over pixels is cut in at most this many equal slices."""
+
+SSIM_TAPS = 11
+"""Side of the SSIM window; an image with a shorter side has no SSIM term."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A named part of the weight buffer.
+
+    ``shape`` is how people see it, ``span`` the floats it occupies from ``offset`` on (more than the shape's where
+    part of it is unused). First values are drawn from U(-bound, bound); with ``bound`` 0 they are all ``fill``.
+    """
+
+    name: str
+    offset: int
+    shape: tuple[int, ...]
+    span: int
+    bound: float = 0.0
+    fill: float = 0.0
+
+    @property
+    def size(self) -> int:
+        """Floats in use: the product of ``shape``."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Everything that decides what is trained and how. Raises InputError for a model that cannot exist.
+
+    ``den`` is the gradient energy of the target image (see ``cook.image.gradient_energy``).
+    """
+
+    height: int = 512
+    width: int = 512
+    halo: int = 14
+    nf: int = 128
+    layers: int = 4
+    ks: int = 7
+    kn: int = 16
+
+    lr: float = 2e-3
+    lambda_c: float = 0.25
+    lambda_g: float = 0.0275
+    lambda_s: float = 0.01
+    muon_scale: float = 25.0
+
+    warmup: int = 20
+    patience: int = 10
+    plateau_factor: float = 0.7
+    plateau_floor: float = 0.01
+    improvement: float = 0.995
+    ema_decay: float = 0.9
+    average_window: int = 10
+
+    seed: int = 0
+    den: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("height", "width", "layers", "ks", "kn", "nf", "average_window"):
+            self._require(name, getattr(self, name) >= 1, "at least 1")
+        for name in ("halo", "warmup", "patience", "seed"):
+            self._require(name, getattr(self, name) >= 0, "at least 0")
+        self._require("nf", self.nf % 8 == 0, "a multiple of 8")
+        self._require("ks", self.ks % 2 == 1, "odd")
+        for item in fields(self):
+            if item.type == "float":
+                self._require(item.name, math.isfinite(getattr(self, item.name)), "a finite number")
+        for name in ("lr", "den", "plateau_factor"):
+            self._require(name, getattr(self, name) > 0, "greater than 0")
+        for name in ("lambda_c", "lambda_g", "lambda_s", "muon_scale", "plateau_floor"):
+            self._require(name, getattr(self, name) >= 0, "at least 0")
+        for name in ("plateau_factor", "plateau_floor", "improvement"):
+            self._require(name, getattr(self, name) <= 1, "at most 1")
+        self._require("ema_decay", 0 <= self.ema_decay < 1, "at least 0 and below 1")
+
+    def _require(self, name: str, holds: bool, what: str) -> None:
+        if not holds:
+            raise InputError(f"{name} must be {what}, and it is {getattr(self, name)}.")
+
+    @property
+    def radius(self) -> int:
+        """Half the depthwise kernel's side: taps reach this many pixels in each direction."""
+        return (self.ks - 1) // 2
+
+    @property
+    def taps(self) -> int:
+        return self.ks * self.ks
+
+    @property
+    def domain_height(self) -> int:
+        return self.height + 2 * self.halo
+
+    @property
+    def domain_width(self) -> int:
+        return self.width + 2 * self.halo
+
+    @property
+    def pixels(self) -> int:
+        """Pixels of the domain (image and halo)."""
+        return self.domain_height * self.domain_width
+
+    @property
+    def tiles_per_slice(self) -> int:
+        return math.ceil(math.ceil(self.pixels / TILE) / MAX_SLICES)
+
+    @property
+    def slices(self) -> int:
+        return math.ceil(math.ceil(self.pixels / TILE) / self.tiles_per_slice)
+
+    @property
+    def padded_pixels(self) -> int:
+        """Pixels of the domain padded to whole slices: the row length of every feature-major buffer."""
+        return TILE * self.slices * self.tiles_per_slice
+
+    @property
+    def has_ssim(self) -> bool:
+        return min(self.height, self.width) >= SSIM_TAPS
+
+    @property
+    def mix_size(self) -> int:
+        """Floats of one layer's mixing matrix."""
+        return 2 * self.nf * self.nf
+
+    @cached_property
+    def _slots(self) -> tuple[Slot, ...]:
+        nf, kn = self.nf, self.kn
+        mix_bound = 0.3 * math.sqrt(6 / (2 * nf))
+        parts: list[tuple[str, tuple[int, ...], float]] = [
+            ("kern.w1", (kn, 2), 1.0),
+            ("kern.b1", (kn,), 1.0),
+            ("kern.w2", (nf, kn), 3 * math.sqrt(6 / kn) / self.ks),
+            ("kern.b2", (nf,), 0.02),
+            ("stem.w", (nf, 2), 1.0),
+            ("stem.b", (nf,), math.pi / 30),
+            ("dw.b", (nf,), 0.0),
+            *((f"mix.{layer}", (2 * nf, nf), mix_bound) for layer in range(self.layers)),
+            ("head.w", (3, nf), math.sqrt(6 / nf) / 4),
+        ]
+        slots: list[Slot] = []
+        offset = 0
+        for name, shape, bound in parts:
+            slots.append(Slot(name, offset, shape, math.prod(shape), bound))
+            offset += math.prod(shape)
+        # The head's bias takes a whole row of NF floats, of which three are used.
+        slots.append(Slot("head.b", offset, (3,), nf, fill=0.5))
+        return tuple(slots)
+
+    def slots(self) -> tuple[Slot, ...]:
+        """The weight slots in WBuf order; the gradient and both Adam moments have the same layout."""
+        return self._slots
+
+    def slot(self, name: str) -> Slot:
+        """The slot with this name. Raises KeyError."""
+        for slot in self._slots:
+            if slot.name == name:
+                return slot
+        raise KeyError(name)
+
+    @property
+    def weights(self) -> int:
+        """Floats in the weight buffer, unused ones included."""
+        last = self._slots[-1]
+        return last.offset + last.span
+
+    def pack(self) -> dict[str, int | float]:
+        """The ``model`` injection pack: the layout constants that a shader may declare under ``// model``."""
+        return {
+            "HEIGHT": self.height,
+            "WIDTH": self.width,
+            "HALO": self.halo,
+            "DOMAIN_H": self.domain_height,
+            "DOMAIN_W": self.domain_width,
+            "PIXELS": self.pixels,
+            "PADDED": self.padded_pixels,
+            "TILES": math.ceil(self.pixels / TILE),
+            "SLICES": self.slices,
+            "TILES_PER_SLICE": self.tiles_per_slice,
+            "NF": self.nf,
+            "LAYERS": self.layers,
+            "KS": self.ks,
+            "RADIUS": self.radius,
+            "TAPS": self.taps,
+            "KN": self.kn,
+            "WEIGHTS": self.weights,
+            "MIX_SIZE": self.mix_size,
+            "OFFSET_KERN_W1": self.slot("kern.w1").offset,
+            "OFFSET_KERN_B1": self.slot("kern.b1").offset,
+            "OFFSET_KERN_W2": self.slot("kern.w2").offset,
+            "OFFSET_KERN_B2": self.slot("kern.b2").offset,
+            "OFFSET_STEM_W": self.slot("stem.w").offset,
+            "OFFSET_STEM_B": self.slot("stem.b").offset,
+            "OFFSET_DW_B": self.slot("dw.b").offset,
+            "OFFSET_MIX": self.slot("mix.0").offset,
+            "OFFSET_HEAD_W": self.slot("head.w").offset,
+            "OFFSET_HEAD_B": self.slot("head.b").offset,
+        }
