@@ -1,0 +1,1 @@
+"""Training: session, epoch loop, schedule, and what a finished run leaves behind."""

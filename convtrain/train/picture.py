@@ -1,0 +1,21 @@
+"""Write a picture as an 8-bit PNG, whole or not at all."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+from PIL import Image
+
+from convtrain.files.atomic import write_atomic
+from convtrain.train.metrics import Picture, to_u8
+
+
+def write_png(path: Path, picture: Picture) -> None:
+    """Store an (H, W, 3) picture with values in [0, 1], clamped and rounded to 8 bits.
+
+    Raises InputError or RunError when the file cannot be written.
+    """
+    memory = io.BytesIO()
+    Image.fromarray(to_u8(picture), "RGB").save(memory, "PNG")
+    write_atomic(path, memory.getvalue())
