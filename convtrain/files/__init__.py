@@ -1,0 +1,1 @@
+"""Resource files: one container format for training archives, checkpoints and model packages."""
