@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import autograd.numpy as np
 
 from .layout import Array, Config
+
+Scalar = Any
+"""A float64, or autograd's stand-in for one."""
 
 CHROMA = np.array([[-0.168736, -0.331264, 0.5], [0.5, -0.418688, -0.081312]])
 """The Cb and Cr rows of JPEG's colour transform."""
@@ -12,18 +17,18 @@ CHROMA = np.array([[-0.168736, -0.331264, 0.5], [0.5, -0.418688, -0.081312]])
 SSIM_TAPS, SSIM_SIGMA, SSIM_K1, SSIM_K2 = 11, 1.5, 0.01, 0.03
 
 
-def mse(e: Array) -> Array:
+def mse(e: Array) -> Scalar:
     """Mean squared error over all three channels."""
     return np.mean(e**2)
 
 
-def chroma(e: Array) -> Array:
+def chroma(e: Array) -> Scalar:
     """Mean squared error of the two colour-difference channels."""
     return np.mean((e @ CHROMA.T) ** 2)
 
 
-def gradient_energy(e: Array) -> Array:
-    """Mean squared vertical difference plus mean squared horizontal difference; an axis of length 1 contributes nothing."""
+def gradient_energy(e: Array) -> Scalar:
+    """Mean squared vertical plus mean squared horizontal difference; an axis of length 1 contributes nothing."""
     total = 0.0
     if e.shape[0] > 1:
         total = total + np.mean((e[1:] - e[:-1]) ** 2)
@@ -47,8 +52,8 @@ def blur(picture: Array) -> Array:
     return sum(taps[k] * vertical[:, k : k + columns] for k in range(SSIM_TAPS))
 
 
-def ssim(out: Array, target: Array) -> Array:
-    """Mean structural similarity (Wang et al. 2004), data range 1; 1.0 where a side is under 11 pixels (no such term)."""
+def ssim(out: Array, target: Array) -> Scalar:
+    """Mean structural similarity (Wang et al. 2004), data range 1. 1.0 where a side is under 11 pixels: no term."""
     if min(out.shape[:2]) < SSIM_TAPS:
         return 1.0
     c1, c2 = SSIM_K1**2, SSIM_K2**2
@@ -59,7 +64,7 @@ def ssim(out: Array, target: Array) -> Array:
     return np.mean((2 * mx * my + c1) * (2 * cov + c2) / ((mx**2 + my**2 + c1) * (vx + vy + c2)))
 
 
-def terms(out: Array, target: Array, config: Config) -> dict[str, Array]:
+def terms(out: Array, target: Array, config: Config) -> dict[str, Scalar]:
     """The terms ``mse``, ``chroma``, ``grad``, ``ssim`` and their weighted sum ``loss``."""
     e = out - target
     parts = {"mse": mse(e), "chroma": chroma(e), "grad": gradient_energy(e), "ssim": ssim(out, target)}

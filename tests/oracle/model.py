@@ -11,7 +11,7 @@ from .layout import Array, Config, unpack
 
 
 def coordinates(config: Config, offset: tuple[float, float] = (0.0, 0.0)) -> Array:
-    """Pixel centres (2, rows, columns): x to the right, y down, both in units of half the longer side, 0 in the image's middle."""
+    """Pixel centres (2, rows, columns): x right, y down, 0 in the image's middle, in units of half its longer side."""
     rows, columns = config.domain
     scale = 2 / max(config.height, config.width)
     j = np.arange(columns) - config.halo
@@ -22,7 +22,7 @@ def coordinates(config: Config, offset: tuple[float, float] = (0.0, 0.0)) -> Arr
 
 
 def kernel(w: dict[str, Array], config: Config) -> Array:
-    """The depthwise kernel (features, KS, KS), indexed [feature, v + r, u + r], made by a small sine network of the tap's place."""
+    """The depthwise kernel (features, KS, KS), indexed [feature, v + r, u + r]: a sine network of the tap's place."""
     r = config.radius
     taps = np.arange(-r, r + 1) / max(r, 1)
     uv = np.stack([np.tile(taps, config.ks), np.repeat(taps, config.ks)])  # u runs fastest
@@ -31,7 +31,7 @@ def kernel(w: dict[str, Array], config: Config) -> Array:
 
 
 def depthwise(h: Array, taps: Array, config: Config) -> Array:
-    """Correlate every feature map with its own kernel, reading zero outside the domain: out[i, j] = Σ taps(u, v)·h[i + v, j + u]."""
+    """Correlate each feature map with its kernel, zero outside the domain: out[i, j] = Σ taps(u, v)·h[i + v, j + u]."""
     r = config.radius
     rows, columns = config.domain
     padded = np.pad(h, ((0, 0), (r, r), (r, r)), "constant")
@@ -43,7 +43,7 @@ def depthwise(h: Array, taps: Array, config: Config) -> Array:
 
 
 def forward(weights: Array, config: Config, offset: tuple[float, float] = (0.0, 0.0)) -> Array:
-    """The picture (H, W, 3) that these weights draw, unclamped, sampled ``offset`` pixels away from the pixel centres."""
+    """The picture (H, W, 3) that these weights draw, unclamped, sampled ``offset`` pixels off the pixel centres."""
     w = unpack(weights, config)
     taps = kernel(w, config)
 

@@ -1,0 +1,79 @@
+#!/bin/sh
+# Makes a bare machine ready. Usage: scripts/setup.sh run|test
+#
+#   run    Python packages in .venv, and a Vulkan driver when the machine has none
+#   test   the same, plus the test tools and the Vulkan validation layer
+#
+# The Makefile calls this only when pyproject.toml or this script changed.
+set -eu
+cd "$(dirname "$0")/.."
+what=${1:-run}
+
+say() { printf '[setup] %s\n' "$*"; }
+fail() { printf '[setup] %s\n' "$*" >&2; exit 1; }
+
+# System packages, on Debian and Ubuntu. The first argument says why, for people on other systems.
+install() {
+    why=$1
+    shift
+    command -v apt-get >/dev/null || return 1
+    as_root=
+    if [ "$(id -u)" != 0 ]; then
+        command -v sudo >/dev/null || fail "$why. Ask an administrator to run: apt-get install $*"
+        as_root=sudo
+    fi
+    say "$why: installing $*"
+    if [ -z "${updated:-}" ]; then
+        $as_root apt-get update -qq || fail "apt-get update failed. Check the network, then try again."
+        updated=yes
+    fi
+    $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null ||
+        fail "apt-get could not install $*. Install it by hand, then try again."
+}
+
+usable() { "$1" -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; }
+
+find_python() {
+    for python in "${PYTHON:-python3}" python3.13 python3.12 python3.11 python3.10; do
+        if command -v "$python" >/dev/null && usable "$python"; then return 0; fi
+    done
+    return 1
+}
+
+if ! .venv/bin/python -c 'import pip' 2>/dev/null; then
+    find_python || install "Python's venv module is missing" python3 python3-venv ||
+        fail "convtrain needs Python 3.10 or newer with its venv module. Install them with your package manager."
+    find_python || fail "The system's Python is too old: convtrain needs 3.10 or newer. Set PYTHON=/path/to/python3.12, for example."
+    say "creating .venv with $("$python" --version)"
+    "$python" -m venv --clear .venv
+fi
+
+extra=
+[ "$what" = test ] && extra='[dev]'
+say "installing Python packages"
+.venv/bin/python -m pip install --quiet --disable-pip-version-check --editable ".$extra" ||
+    fail "pip could not install the packages. If it found no slangpy: that needs glibc 2.34 or newer (Debian 12, Ubuntu 22.04)."
+
+if ! .venv/bin/convtrain devices >/dev/null 2>&1; then
+    install "nothing provides Vulkan here" libvulkan1 mesa-vulkan-drivers ||
+        fail "Nothing provides Vulkan here. Install a Vulkan loader and a driver: your GPU vendor's, or Mesa's lavapipe (Fedora: vulkan-loader mesa-vulkan-drivers; Arch: vulkan-icd-loader vulkan-swrast)."
+    .venv/bin/convtrain devices >/dev/null || fail "Vulkan is installed, but offers no device (see above)."
+fi
+
+has_validation() {
+    for folder in /usr/share /usr/local/share /etc "${HOME:-/}/.local/share" "${VK_LAYER_PATH:-}"; do
+        for file in "$folder"/vulkan/explicit_layer.d/*alidation*.json "$folder"/*alidation*.json; do
+            [ -e "$file" ] && return 0
+        done
+    done
+    return 1
+}
+
+if [ "$what" = test ] && ! has_validation; then
+    install "the Vulkan validation layer is missing" vulkan-validationlayers ||
+        say "The Vulkan validation layer is missing: its tests will be skipped. Install your system's vulkan-validation-layers to run them."
+fi
+
+[ "$what" = test ] && touch .venv/.ready-test
+touch .venv/.ready-run
+say "ready: $(.venv/bin/convtrain devices | head -n 1)"
