@@ -7,7 +7,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from convtrain.files.atomic import write_atomic
+from convtrain.files.atomic import write_bytes
 from convtrain.train.metrics import Picture, to_u8
 
 
@@ -18,4 +18,4 @@ def write_png(path: Path, picture: Picture) -> None:
     """
     memory = io.BytesIO()
     Image.fromarray(to_u8(picture), "RGB").save(memory, "PNG")
-    write_atomic(path, memory.getvalue())
+    write_bytes(path, memory.getvalue())

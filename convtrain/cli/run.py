@@ -1,0 +1,135 @@
+"""``convtrain run``: train, checkpoint, evaluate, export."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from convtrain.errors import InputError
+from convtrain.files.atomic import ensure_folder
+from convtrain.report.progress import Progress
+from convtrain.report.timing import TimingLog
+from convtrain.train.dumps import Dump, parse_dumps, require_available, write_dumps
+from convtrain.train.finish import MODEL_NAME, PICTURE_NAME, finish
+from convtrain.train.loop import LoopResult, StopFlag, catch_stop_signals, train
+from convtrain.train.metrics import Metrics
+from convtrain.train.session import Session, SessionOptions
+
+DEFAULT_EPOCHS = 600
+
+
+def run(
+    n: Annotated[str | None, typer.Argument(metavar="[N]", help="Epochs to train; 0 exports again.")] = None,
+    until: Annotated[int | None, typer.Option(help="Stop at this epoch, counted over all runs.")] = None,
+    res: Annotated[Path, typer.Option(help="Folder with the archive and the checkpoint.")] = Path("res_train"),
+    out: Annotated[Path, typer.Option(help="Folder for the model package and the picture.")] = Path("res"),
+    device: Annotated[str | None, typer.Option(help="Index or part of the name, as `devices` lists them.")] = None,
+    plan: Annotated[str, typer.Option(help="A plan of the archive, or auto for the fastest that fits.")] = "auto",
+    fresh: Annotated[bool, typer.Option("--fresh", help="Ignore the checkpoint and start over.")] = False,
+    checkpoint_every: Annotated[int, typer.Option(help="Epochs between checkpoints; 0: only at the end.")] = 100,
+    dump: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=FILE.npy", help="Write a buffer after the last epoch.")
+    ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print the results as JSON on stdout.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress, no summary.")] = False,
+) -> None:
+    """Train N epochs (600 unless told) from the archive in res_train, then write the model package and the picture."""
+    epochs = _epochs(n, until)
+    if checkpoint_every < 0:
+        raise InputError(f"--checkpoint-every {checkpoint_every}: give a number of epochs, 0 or more.")
+    console = Console(stderr=True, highlight=False, quiet=quiet)
+    with catch_stop_signals() as stop, Session(SessionOptions(res, device, plan, fresh)) as session:
+        ensure_folder(out)
+        dumps = parse_dumps(session.plan, dump or [])
+        goal = session.epoch + epochs if until is None else until
+        if goal <= session.epoch:
+            require_available(session, dumps)
+            if goal < session.epoch:
+                console.print(f"Already at epoch {session.epoch}, past {goal}: nothing to train.")
+        console.print(session.describe())
+        timing = TimingLog(session.execution) if os.environ.get("CONV_TIME", "") not in ("", "0") else None
+        result = _train(session, goal, checkpoint_every, stop, timing, quiet)
+        if stop.signal is not None:
+            kept = (
+                f"epoch {session.epoch} is in {session.checkpoint_path}" if session.epoch else "nothing was trained yet"
+            )
+            console.print(f"Stopped: {kept}. Run again to continue.")
+            raise typer.Exit(stop.exit_code)
+        metrics = _finish(session, out, dumps, trained=result.epochs > 0)
+        if timing is not None and result.epochs:
+            console.print(timing.render(result.seconds))
+        console.print(f"{metrics}\nwrote {out / MODEL_NAME} and {out / PICTURE_NAME}")
+        if json_:
+            typer.echo(json.dumps(_summary(session, result, metrics, out)))
+
+
+def _epochs(n: str | None, until: int | None) -> int:
+    """The number of epochs asked for, from the argument or the environment's ``nStep``."""
+    if n is not None and until is not None:
+        raise InputError("Give either N or --until, not both.")
+    if until is not None and until < 0:
+        raise InputError(f"--until {until}: an epoch is 0 or more.")
+    if n is None and until is None:
+        n = os.environ.get("nStep")
+    if n is None:
+        return DEFAULT_EPOCHS
+    if not (n.isascii() and n.isdigit()):
+        raise InputError(f"N is the number of epochs, 0 or more, and {n!r} is not.")
+    if len(n) > 9:
+        raise InputError(f"N is too large: {n}. Give at most nine digits.")
+    return int(n)
+
+
+def _train(
+    session: Session, goal: int, checkpoint_every: int, stop: StopFlag, timing: TimingLog | None, quiet: bool
+) -> LoopResult:
+    def run(active: tuple[int, ...]) -> None:
+        if timing is None:
+            session.engine.run(active)
+        else:
+            timing.add(session.engine.measure(active))
+
+    with Progress(session.epoch, goal, quiet=quiet) as progress:
+        return train(
+            session,
+            session.stepper(run),
+            goal,
+            checkpoint_every=checkpoint_every,
+            stop=stop,
+            watch=progress.update,
+        )
+
+
+def _finish(session: Session, out: Path, dumps: list[Dump], *, trained: bool) -> Metrics:
+    """Dump before averaging where epochs ran, so that every buffer is the last epoch's."""
+    if trained:
+        write_dumps(session, dumps)
+        return finish(session, out)
+    raw = [dump for dump in dumps if dump.buffer.dump]
+    write_dumps(session, raw)
+    metrics = finish(session, out)
+    write_dumps(session, [dump for dump in dumps if dump not in raw])
+    return metrics
+
+
+def _summary(session: Session, result: LoopResult, metrics: Metrics, out: Path) -> dict[str, Any]:
+    return {
+        "device": session.execution.device.name,
+        "driver": session.execution.device.driver_info,
+        "plan": session.plan.name,
+        "storage": session.execution.storage,
+        "epochs": result.epochs,
+        "seconds": result.seconds,
+        "ms_per_epoch": 1e3 * result.seconds / result.epochs if result.epochs else None,
+        "loss": result.report.loss if result.report else None,
+        "lr": result.report.lr if result.report else None,
+        "metrics": metrics.to_json(),
+        "checkpoint": str(session.checkpoint_path) if session.epoch else None,
+        "model": str(out / MODEL_NAME),
+        "picture": str(out / PICTURE_NAME),
+    }

@@ -1,0 +1,44 @@
+"""Draw a model package's picture, at its own size or an integer multiple of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from convtrain.files.package import open_package
+from convtrain.gpu.choose import choose_plan
+from convtrain.gpu.live.engine import Engine
+from convtrain.gpu.live.instance import choose_device
+from convtrain.gpu.switches import Switches
+from convtrain.train.stepper import set_control
+
+
+def sample_offsets(scale: int) -> NDArray[np.float64]:
+    """Sub-pixel offsets, in pixels, of the ``scale`` samples across one pixel: (a + 0.5) / scale − 0.5."""
+    return (np.arange(scale) + 0.5) / scale - 0.5
+
+
+def render(model: Path, *, scale: int = 1, device: str | None = None, plan: str = "auto") -> NDArray[np.float32]:
+    """The (scale·H, scale·W, 3) picture, unclamped.
+
+    The same passes run once per sub-pixel offset and their outputs are interleaved. Raises InputError for a
+    file that is not a model package, or a device that cannot hold it.
+    """
+    switches = Switches.from_environment()
+    with open_package(model) as package:
+        snapshot = choose_device(device, switches)
+        execution = choose_plan(snapshot, package.plans, plan, switches)
+        active = tuple(item.index for item in execution.plan.passes)
+        height, width = int(package.config["height"]), int(package.config["width"])
+        picture = np.empty((height, scale, width, scale, 3), np.float32)
+        with Engine(execution, package.blob, cache_dir=None) as engine:
+            for b, offset_y in enumerate(sample_offsets(scale)):
+                for a, offset_x in enumerate(sample_offsets(scale)):
+                    set_control(engine, execution.plan, "offset_x", offset_x)
+                    set_control(engine, execution.plan, "offset_y", offset_y)
+                    engine.run(active)
+                    output = np.frombuffer(engine.read(execution.plan.roles.output), np.float32)
+                    picture[:, b, :, a] = output.reshape(height, width, 3)
+        return picture.reshape(height * scale, width * scale, 3)

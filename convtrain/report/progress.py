@@ -1,0 +1,83 @@
+"""What a person sees while training runs: a live line on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import math
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from convtrain.train.stepper import EpochReport
+
+LINES = 20
+"""Plain lines of a whole run, about."""
+
+PERIOD = 15.0
+"""Seconds after which a plain line is due whatever the epoch: a slow device still shows that it lives."""
+
+
+class Progress:
+    """Shows epoch, PSNR of that epoch's output, learning rate, ms per epoch and time left, on stderr.
+
+    A context manager whose ``update`` is called with each report.
+    """
+
+    def __init__(self, first: int, until: int, *, quiet: bool = False, console: Console | None = None) -> None:
+        self._first, self._until, self._quiet = first, until, quiet
+        self._console = console or Console(stderr=True, highlight=False)
+        self._live: Live | None = None
+        self._started = self._shown = time.perf_counter()
+        self._step = max(1, (until - first) // LINES)
+        self._next = first + 1
+
+    def __enter__(self) -> Progress:
+        self._started = self._shown = time.perf_counter()
+        if not self._quiet and self._console.is_terminal:
+            self._live = Live(console=self._console, refresh_per_second=8)
+            self._live.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.__exit__(kind, error, trace)
+
+    def update(self, report: EpochReport) -> None:
+        if self._quiet:
+            return
+        if self._live is not None:
+            self._live.update(Text(self._line(report)))
+            return
+        now = time.perf_counter()
+        if report.epoch < self._next and report.epoch < self._until and now - self._shown < PERIOD:
+            return
+        self._shown = now
+        self._next = (report.epoch // self._step + 1) * self._step
+        self._console.print(self._line(report))
+
+    def _line(self, report: EpochReport) -> str:
+        elapsed = time.perf_counter() - self._started
+        per_epoch = elapsed / max(1, report.epoch - self._first)
+        left = per_epoch * (self._until - report.epoch)
+        skipped = f"  {report.skipped} updates skipped (not finite)" if report.skipped else ""
+        return (
+            f"epoch {report.epoch}/{self._until}  PSNR {_decibels(report.loss['mse'])}  lr {report.lr:.2e}  "
+            f"{1e3 * per_epoch:.2f} ms/epoch  {_clock(left)} left{skipped}"
+        )
+
+
+def _decibels(mse: float) -> str:
+    if not math.isfinite(mse):
+        return "not finite"
+    return "exact" if mse <= 0.0 else f"{-10.0 * math.log10(mse):.2f} dB"
+
+
+def _clock(seconds: float) -> str:
+    whole = round(seconds)
+    return (
+        f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}" if whole >= 3600 else f"{whole // 60}:{whole % 60:02}"
+    )

@@ -1,0 +1,51 @@
+"""The end of a run: average the weights, evaluate them, write the model package and the picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from convtrain.files.package import write_package
+from convtrain.train.metrics import Metrics, measure
+from convtrain.train.picture import write_png
+from convtrain.train.session import Session
+from convtrain.train.stepper import set_control
+
+MODEL_NAME = "model.res"
+PICTURE_NAME = "out.png"
+
+
+def apply_average(session: Session) -> None:
+    """Replace the weights on the device by the mean of the last recorded ones (raw weights when there are none).
+
+    Done after the last checkpoint: a checkpoint never holds averaged weights.
+    """
+    roles, engine = session.plan.roles, session.engine
+    count = min(roles.average_window, session.epoch)
+    if count == 0:
+        return
+    set_control(engine, session.plan, "ring_first", (session.epoch - count) % roles.average_window)
+    set_control(engine, session.plan, "ring_count", count)
+    engine.run(roles.average)
+
+
+def evaluate(session: Session) -> Metrics:
+    """Run the inference passes alone and compare their output with the image."""
+    session.engine.run(tuple(item.index for item in session.plan.passes if item.infer))
+    return measure(session.picture(), session.target(), session.epoch)
+
+
+def finish(session: Session, out: Path) -> Metrics:
+    """Write ``model.res`` and ``out.png`` in folder ``out``; the same state gives the same bytes."""
+    apply_average(session)
+    metrics = evaluate(session)
+    weights = session.engine.read(session.plan.roles.weights)
+    write_package(
+        out / MODEL_NAME,
+        archive=session.archive,
+        weights=np.frombuffer(weights, np.float32),
+        metrics=metrics.to_json(),
+    )
+    write_png(out / PICTURE_NAME, session.picture())
+    return metrics

@@ -1,0 +1,91 @@
+"""The training loop: epochs, checkpoints, and a clean stop when asked."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+
+from convtrain.errors import RunError
+from convtrain.train.schedule import MAX_SKIPPED
+from convtrain.train.session import Session
+from convtrain.train.stepper import EpochReport, Stepper
+
+
+class StopFlag:
+    """Remembers the first SIGINT or SIGTERM, so that the epoch in flight can finish."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+
+    def _catch(self, number: int, _frame: FrameType | None) -> None:
+        if self.signal is not None:  # asked twice: do not insist on a clean stop
+            raise KeyboardInterrupt
+        self.signal = number
+
+    @property
+    def exit_code(self) -> int:
+        """128 plus the signal, as shells report it (130 for SIGINT, 143 for SIGTERM)."""
+        return 128 + (self.signal or 0)
+
+
+@contextmanager
+def catch_stop_signals() -> Iterator[StopFlag]:
+    """Turn SIGINT and SIGTERM into a flag while the block runs."""
+    flag = StopFlag()
+    before = {number: signal.signal(number, flag._catch) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield flag
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@dataclass(frozen=True)
+class LoopResult:
+    """``report`` is None when no epoch ran; ``seconds`` is the wall time of the epochs alone."""
+
+    epochs: int
+    seconds: float
+    report: EpochReport | None
+
+
+def train(
+    session: Session,
+    stepper: Stepper,
+    until: int,
+    *,
+    checkpoint_every: int,
+    stop: StopFlag,
+    watch: Callable[[EpochReport], None],
+) -> LoopResult:
+    """Advance to epoch ``until`` or to a stop signal, and leave a checkpoint of the last epoch.
+
+    A checkpoint is also written at every multiple of ``checkpoint_every`` epochs (0: only at the end).
+    Raises RunError when training cannot recover from non-finite values; the last good checkpoint stays.
+    """
+    first, report, saved = session.epoch, None, session.epoch
+    training = 0.0
+    while session.epoch < until and stop.signal is None:
+        mark = _next_checkpoint(session.epoch, until, checkpoint_every)
+        started = time.perf_counter()
+        report = stepper.advance(mark)
+        training += time.perf_counter() - started
+        watch(report)
+        if report.skipped >= MAX_SKIPPED:
+            raise RunError(
+                f"Training diverged: {report.skipped} epochs in a row, up to epoch {report.epoch}, had a non-finite loss or "
+                f"gradient. The last checkpoint (epoch {saved}) is kept; cook with a lower lr (--set lr=…)."
+            )
+        if report.epoch == mark or stop.signal is not None:
+            session.save()
+            saved = report.epoch
+    return LoopResult(session.epoch - first, training, report)
+
+
+def _next_checkpoint(epoch: int, until: int, every: int) -> int:
+    """The next epoch after ``epoch`` that must be written."""
+    return until if every < 1 else min(until, (epoch // every + 1) * every)

@@ -1,0 +1,150 @@
+"""Everything a run holds open: archive, device, plan, engine, checkpoint, lock. One place that opens and closes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from convtrain.errors import InputError, RunError
+from convtrain.files.archive import TrainingArchive, open_archive
+from convtrain.files.checkpoint import CheckpointState, read_checkpoint, write_checkpoint
+from convtrain.files.lock import folder_lock
+from convtrain.gpu.choose import choose_plan
+from convtrain.gpu.live.engine import Engine
+from convtrain.gpu.live.instance import choose_device
+from convtrain.gpu.plan import ExecutionPlan
+from convtrain.gpu.switches import Switches
+from convtrain.graph.types import Plan
+from convtrain.train.metrics import Metrics, psnr, to_u8
+from convtrain.train.schedule import ScheduleConfig
+from convtrain.train.state import read_state, state_block, write_state
+from convtrain.train.stepper import HostStepper, Run, Stepper, read_loss
+
+ARCHIVE_NAME = "train.res"
+CHECKPOINT_NAME = "checkpoint.res"
+
+
+@dataclass(frozen=True)
+class SessionOptions:
+    """What the command line decides about a session."""
+
+    folder: Path  # res_train
+    device: str | None = None
+    plan: str = "auto"
+    fresh: bool = False
+
+
+class Session:
+    """An archive on a device, restored to where the last run stopped. A context manager.
+
+    Raises InputError for a missing or damaged archive, another archive's checkpoint, an unknown device or
+    plan, a folder that another run is using, or an image that the device cannot hold.
+    """
+
+    def __init__(self, options: SessionOptions) -> None:
+        self.folder = options.folder
+        self._resources = ExitStack()
+        try:
+            self._open(options)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, options: SessionOptions) -> None:
+        keep = self._resources.enter_context
+        self.archive: TrainingArchive = keep(open_archive(self.folder / ARCHIVE_NAME))
+        keep(folder_lock(self.folder))
+        saved = None
+        if not options.fresh and self.checkpoint_path.exists():
+            saved = read_checkpoint(self.checkpoint_path, self.archive)
+        switches = Switches.from_environment()
+        snapshot = choose_device(options.device, switches)
+        self.execution: ExecutionPlan = choose_plan(snapshot, self.archive.plans, options.plan, switches)
+        self.engine: Engine = keep(Engine(self.execution, self.archive.blob, cache_dir=self.folder / "pipelines"))
+        self.plan: Plan = self.execution.plan
+        self.state: Any = state_block(self.engine, self.plan)
+        if saved is not None:
+            self._restore(saved)
+        self.start_epoch = self.epoch
+
+    @property
+    def checkpoint_path(self) -> Path:
+        return self.folder / CHECKPOINT_NAME
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        return self.archive.config
+
+    @property
+    def epoch(self) -> int:
+        """Epochs that this model has behind it, over all runs."""
+        return int(self.state["epoch"])
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        return int(self.config["height"]), int(self.config["width"]), 3
+
+    def stepper(self, run: Run | None = None) -> Stepper:
+        """What advances training; ``run`` replaces the engine's own, to time every epoch's passes."""
+        schedule = ScheduleConfig.from_config(self.config)
+        return HostStepper(self.engine, self.plan, schedule, self.state, run or self.engine.run)
+
+    def picture(self) -> NDArray[np.float32]:
+        """The network's latest output, (H, W, 3)."""
+        return np.frombuffer(self.engine.read(self.plan.roles.output), np.float32).reshape(self.image_shape)
+
+    def target(self) -> NDArray[np.float32]:
+        """The image being learned, (H, W, 3)."""
+        return np.frombuffer(self.engine.read(self.plan.roles.target), np.float32).reshape(self.image_shape)
+
+    def save(self) -> None:
+        """Write a checkpoint with the raw weights and all state.
+
+        Its metrics are those of the last epoch's output, before that epoch's update. Raises RunError when a
+        weight is not finite (the old checkpoint stays) or the disk is full.
+        """
+        state = read_state(self.engine, self.plan)
+        weights = np.frombuffer(state[self.plan.buffer(self.plan.roles.weights).label], np.float32)
+        if not np.isfinite(weights).all():
+            raise RunError(
+                f"Training diverged at epoch {self.epoch}: some weights are not finite. "
+                f"The last good checkpoint is kept; cook with a lower lr (--set lr=…) or start over with --fresh."
+            )
+        write_checkpoint(
+            self.checkpoint_path,
+            archive_identity=self.archive.identity,
+            config=self.config,
+            weights=self.archive.weights,
+            plan=self.plan,
+            state=state,
+            metrics=self._training_metrics().to_json(),
+        )
+
+    def _training_metrics(self) -> Metrics:
+        picture, target = self.picture(), self.target()
+        has_ssim = min(self.image_shape[:2]) >= 11
+        ssim = read_loss(self.engine, self.plan)["ssim"] if has_ssim else None
+        return Metrics(self.epoch, psnr(picture, target), psnr(to_u8(picture) / 255.0, target), ssim)
+
+    def _restore(self, saved: CheckpointState) -> None:
+        try:
+            write_state(self.engine, self.plan, saved.state)
+        except (KeyError, ValueError) as error:
+            raise InputError(
+                f"{self.checkpoint_path} does not fit plan {self.plan.name} ({error}). Start over with --fresh."
+            ) from error
+
+    def close(self) -> None:
+        self._resources.close()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
