@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from convtrain.files.package import open_package
-from convtrain.gpu.choose import choose_plan
 from convtrain.gpu.live.engine import Engine
 from convtrain.gpu.live.instance import choose_device
+from convtrain.gpu.plan import choose_plan
 from convtrain.gpu.switches import Switches
 from convtrain.train.stepper import set_control
 
@@ -26,10 +27,10 @@ def render(model: Path, *, scale: int = 1, device: str | None = None, plan: str 
     The same passes run once per sub-pixel offset and their outputs are interleaved. Raises InputError for a
     file that is not a model package, or a device that cannot hold it.
     """
-    switches = Switches.from_environment()
+    switches = Switches.from_environment(os.environ)
     with open_package(model) as package:
-        snapshot = choose_device(device, switches)
-        execution = choose_plan(snapshot, package.plans, plan, switches)
+        snapshot = choose_device(device)
+        execution, _ = choose_plan(snapshot, package.plans, switches, plan)
         active = tuple(item.index for item in execution.plan.passes)
         height, width = int(package.config["height"]), int(package.config["width"])
         picture = np.empty((height, scale, width, scale, 3), np.float32)

@@ -119,8 +119,8 @@ def _finish(session: Session, out: Path, dumps: list[Dump], *, trained: bool) ->
 
 def _summary(session: Session, result: LoopResult, metrics: Metrics, out: Path) -> dict[str, Any]:
     return {
-        "device": session.execution.device.name,
-        "driver": session.execution.device.driver_info,
+        "device": session.execution.snapshot.name,
+        "driver": session.execution.snapshot.driver_info,
         "plan": session.plan.name,
         "storage": session.execution.storage,
         "epochs": result.epochs,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -15,10 +16,9 @@ from convtrain.errors import InputError, RunError
 from convtrain.files.archive import TrainingArchive, open_archive
 from convtrain.files.checkpoint import CheckpointState, read_checkpoint, write_checkpoint
 from convtrain.files.lock import folder_lock
-from convtrain.gpu.choose import choose_plan
 from convtrain.gpu.live.engine import Engine
 from convtrain.gpu.live.instance import choose_device
-from convtrain.gpu.plan import ExecutionPlan
+from convtrain.gpu.plan import ExecutionPlan, Rejected, choose_plan
 from convtrain.gpu.switches import Switches
 from convtrain.graph.types import Plan
 from convtrain.train.metrics import Metrics, psnr, to_u8
@@ -63,9 +63,11 @@ class Session:
         saved = None
         if not options.fresh and self.checkpoint_path.exists():
             saved = read_checkpoint(self.checkpoint_path, self.archive)
-        switches = Switches.from_environment()
-        snapshot = choose_device(options.device, switches)
-        self.execution: ExecutionPlan = choose_plan(snapshot, self.archive.plans, options.plan, switches)
+        switches = Switches.from_environment(os.environ)
+        snapshot = choose_device(options.device)
+        self.execution: ExecutionPlan
+        self.passed_over: tuple[Rejected, ...]  # plans that would have been better
+        self.execution, self.passed_over = choose_plan(snapshot, self.archive.plans, switches, options.plan)
         self.engine: Engine = keep(Engine(self.execution, self.archive.blob, cache_dir=self.folder / "pipelines"))
         self.plan: Plan = self.execution.plan
         self.state: Any = state_block(self.engine, self.plan)
@@ -76,6 +78,18 @@ class Session:
     @property
     def checkpoint_path(self) -> Path:
         return self.folder / CHECKPOINT_NAME
+
+    def describe(self) -> str:
+        """One line: device, driver, plan, storage, and how many passes run which variant."""
+        execution, device = self.execution, self.execution.snapshot
+        variants = ", ".join(f"{count} {name}" for name, count in execution.variant_classes().items())
+        line = (
+            f"{device.name}, {device.driver_name} {device.driver_info}: plan {self.plan.name}, "
+            f"{execution.storage} storage, {len(self.plan.passes)} passes ({variants})"
+        )
+        for plan in self.passed_over:
+            line += f"\nnot plan {plan.name}: {' '.join(plan.reasons)}"
+        return line
 
     @property
     def config(self) -> Mapping[str, Any]:
