@@ -15,7 +15,7 @@ LOCK_NAME = ".lock"
 
 
 @contextmanager
-def lock_folder(folder: Path) -> Iterator[None]:
+def folder_lock(folder: Path) -> Iterator[None]:
     """Hold the training folder's exclusive lock for the block.
 
     The kernel drops the lock when the process ends, however it ends, so nothing is ever stale: the file ``.lock``
