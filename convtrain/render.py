@@ -32,7 +32,7 @@ def render(model: Path, *, scale: int = 1, device: str | None = None, plan: str 
         snapshot = choose_device(device)
         execution, _ = choose_plan(snapshot, package.plans, switches, plan)
         active = tuple(item.index for item in execution.plan.passes)
-        height, width = int(package.config["height"]), int(package.config["width"])
+        height, width = package.height, package.width
         picture = np.empty((height, scale, width, scale, 3), np.float32)
         with Engine(execution, package.blob, cache_dir=None) as engine:
             for b, offset_y in enumerate(sample_offsets(scale)):

@@ -12,10 +12,12 @@ from rich.console import Console
 
 from convtrain.errors import InputError
 from convtrain.files.atomic import ensure_folder
+from convtrain.files.checkpoint import finite
+from convtrain.files.package import PACKAGE_NAME
 from convtrain.report.progress import Progress
 from convtrain.report.timing import TimingLog
 from convtrain.train.dumps import Dump, parse_dumps, require_available, write_dumps
-from convtrain.train.finish import MODEL_NAME, PICTURE_NAME, finish
+from convtrain.train.finish import PICTURE_NAME, finish
 from convtrain.train.loop import LoopResult, StopFlag, catch_stop_signals, train
 from convtrain.train.metrics import Metrics
 from convtrain.train.session import Session, SessionOptions
@@ -63,7 +65,7 @@ def run(
         metrics = _finish(session, out, dumps, trained=result.epochs > 0)
         if timing is not None and result.epochs:
             console.print(timing.render(result.seconds))
-        console.print(f"{metrics}\nwrote {out / MODEL_NAME} and {out / PICTURE_NAME}")
+        console.print(f"{metrics}\nwrote {out / PACKAGE_NAME} and {out / PICTURE_NAME}")
         if json_:
             typer.echo(json.dumps(_summary(session, result, metrics, out)))
 
@@ -75,7 +77,7 @@ def _epochs(n: str | None, until: int | None) -> int:
     if until is not None and until < 0:
         raise InputError(f"--until {until}: an epoch is 0 or more.")
     if n is None and until is None:
-        n = os.environ.get("nStep")
+        n = os.environ.get("nStep")  # noqa: SIM112 (the name is fixed)
     if n is None:
         return DEFAULT_EPOCHS
     if not (n.isascii() and n.isdigit()):
@@ -126,10 +128,10 @@ def _summary(session: Session, result: LoopResult, metrics: Metrics, out: Path) 
         "epochs": result.epochs,
         "seconds": result.seconds,
         "ms_per_epoch": 1e3 * result.seconds / result.epochs if result.epochs else None,
-        "loss": result.report.loss if result.report else None,
+        "loss": finite(result.report.loss) if result.report else None,
         "lr": result.report.lr if result.report else None,
-        "metrics": metrics.to_json(),
+        "metrics": finite(metrics.to_json()),
         "checkpoint": str(session.checkpoint_path) if session.epoch else None,
-        "model": str(out / MODEL_NAME),
+        "model": str(out / PACKAGE_NAME),
         "picture": str(out / PICTURE_NAME),
     }

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
-from convtrain.files.package import write_package
+from convtrain.files.package import PACKAGE_NAME, write_package
 from convtrain.train.metrics import Metrics, measure
 from convtrain.train.picture import write_png
 from convtrain.train.session import Session
 from convtrain.train.stepper import set_control
 
-MODEL_NAME = "model.res"
 PICTURE_NAME = "out.png"
 
 
@@ -41,11 +38,6 @@ def finish(session: Session, out: Path) -> Metrics:
     apply_average(session)
     metrics = evaluate(session)
     weights = session.engine.read(session.plan.roles.weights)
-    write_package(
-        out / MODEL_NAME,
-        archive=session.archive,
-        weights=np.frombuffer(weights, np.float32),
-        metrics=metrics.to_json(),
-    )
+    write_package(out / PACKAGE_NAME, session.archive, weights, metrics.to_json())
     write_png(out / PICTURE_NAME, session.picture())
     return metrics

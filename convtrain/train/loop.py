@@ -77,7 +77,7 @@ def train(
         watch(report)
         if report.skipped >= MAX_SKIPPED:
             raise RunError(
-                f"Training diverged: {report.skipped} epochs in a row, up to epoch {report.epoch}, had a non-finite loss or "
+                f"Training diverged: the last {report.skipped} epochs, up to {report.epoch}, had a non-finite loss or "
                 f"gradient. The last checkpoint (epoch {saved}) is kept; cook with a lower lr (--set lr=…)."
             )
         if report.epoch == mark or stop.signal is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,21 +26,11 @@ class Metrics:
     ssim: float | None
 
     def to_json(self) -> dict[str, float | int | None]:
-        """JSON has no infinity: an exact picture's PSNR is null."""
-        return {
-            "epoch": self.epoch,
-            "psnr": _finite(self.psnr),
-            "psnr_u8": _finite(self.psnr_u8),
-            "ssim": self.ssim,
-        }
+        return asdict(self)
 
     def __str__(self) -> str:
         ssim = "none (a side is under 11 pixels)" if self.ssim is None else f"{self.ssim:.4f}"
         return f"PSNR {self.psnr:.2f} dB, {self.psnr_u8:.2f} dB after 8-bit rounding, SSIM {ssim}"
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def to_u8(picture: Picture) -> NDArray[np.uint8]:
@@ -68,9 +58,9 @@ def _blur(planes: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def ssim(picture: Picture, target: Picture) -> float | None:
-    """Mean structural similarity (Wang et al. 2004): Gaussian window of 11 taps with σ = 1.5, valid region, population variance.
+    """Mean structural similarity (Wang et al. 2004) of (H, W, 3) pictures with data range 1.
 
-    (H, W, 3) pictures with data range 1. None where a side is under 11 pixels.
+    Gaussian window of 11 taps with σ = 1.5, valid region, population variance. None where a side is under 11 pixels.
     """
     x, y = np.asarray(picture, np.float64), np.asarray(target, np.float64)
     if min(x.shape[:2]) < SSIM_TAPS:

@@ -1,4 +1,4 @@
-"""Everything a run holds open: archive, device, plan, engine, checkpoint, lock. One place that opens and closes them."""
+"""Everything a run holds open, in one place: archive, lock, checkpoint, device, plan, engine."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from convtrain.errors import InputError, RunError
+from convtrain.errors import RunError
 from convtrain.files.archive import TrainingArchive, open_archive
-from convtrain.files.checkpoint import CheckpointState, read_checkpoint, write_checkpoint
-from convtrain.files.lock import folder_lock
+from convtrain.files.checkpoint import CHECKPOINT_NAME, Checkpoint, open_checkpoint, write_checkpoint
+from convtrain.files.lock import lock_folder
 from convtrain.gpu.live.engine import Engine
 from convtrain.gpu.live.instance import choose_device
 from convtrain.gpu.plan import ExecutionPlan, Rejected, choose_plan
@@ -25,9 +25,6 @@ from convtrain.train.metrics import Metrics, psnr, to_u8
 from convtrain.train.schedule import ScheduleConfig
 from convtrain.train.state import read_state, state_block, write_state
 from convtrain.train.stepper import HostStepper, Run, Stepper, read_loss
-
-ARCHIVE_NAME = "train.res"
-CHECKPOINT_NAME = "checkpoint.res"
 
 
 @dataclass(frozen=True)
@@ -58,11 +55,11 @@ class Session:
 
     def _open(self, options: SessionOptions) -> None:
         keep = self._resources.enter_context
-        self.archive: TrainingArchive = keep(open_archive(self.folder / ARCHIVE_NAME))
-        keep(folder_lock(self.folder))
-        saved = None
+        self.archive: TrainingArchive = keep(open_archive(self.folder))
+        keep(lock_folder(self.folder))
+        saved: Checkpoint | None = None
         if not options.fresh and self.checkpoint_path.exists():
-            saved = read_checkpoint(self.checkpoint_path, self.archive)
+            saved = keep(open_checkpoint(self.checkpoint_path, self.archive))
         switches = Switches.from_environment(os.environ)
         snapshot = choose_device(options.device)
         self.execution: ExecutionPlan
@@ -72,8 +69,7 @@ class Session:
         self.plan: Plan = self.execution.plan
         self.state: Any = state_block(self.engine, self.plan)
         if saved is not None:
-            self._restore(saved)
-        self.start_epoch = self.epoch
+            write_state(self.engine, self.plan, saved.restore(self.plan))
 
     @property
     def checkpoint_path(self) -> Path:
@@ -130,29 +126,13 @@ class Session:
                 f"Training diverged at epoch {self.epoch}: some weights are not finite. "
                 f"The last good checkpoint is kept; cook with a lower lr (--set lr=…) or start over with --fresh."
             )
-        write_checkpoint(
-            self.checkpoint_path,
-            archive_identity=self.archive.identity,
-            config=self.config,
-            weights=self.archive.weights,
-            plan=self.plan,
-            state=state,
-            metrics=self._training_metrics().to_json(),
-        )
+        write_checkpoint(self.checkpoint_path, self.archive, self.plan, state, self._training_metrics().to_json())
 
     def _training_metrics(self) -> Metrics:
         picture, target = self.picture(), self.target()
         has_ssim = min(self.image_shape[:2]) >= 11
         ssim = read_loss(self.engine, self.plan)["ssim"] if has_ssim else None
         return Metrics(self.epoch, psnr(picture, target), psnr(to_u8(picture) / 255.0, target), ssim)
-
-    def _restore(self, saved: CheckpointState) -> None:
-        try:
-            write_state(self.engine, self.plan, saved.state)
-        except (KeyError, ValueError) as error:
-            raise InputError(
-                f"{self.checkpoint_path} does not fit plan {self.plan.name} ({error}). Start over with --fresh."
-            ) from error
 
     def close(self) -> None:
         self._resources.close()

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
+from convtrain.files.container import Data
 from convtrain.gpu.live.engine import Engine
 from convtrain.graph.types import Plan
-from convtrain.train.schedule import STATE_FIELDS
-
-STATE_BYTES = 4 * len(STATE_FIELDS)
 
 
 def state_block(engine: Engine, plan: Plan) -> Any:
-    """The host state as a structured record in mapped memory (fields of ``STATE_FIELDS`` first)."""
+    """The host state as a structured record in mapped memory (its first fields are ``STATE_FIELDS``)."""
     for item in plan.passes:
         if item.uniform is not None and item.uniform.dump and item.uniform.label == plan.roles.state:
             return engine.uniform(item.index)
@@ -33,16 +33,12 @@ def read_state(engine: Engine, plan: Plan) -> dict[str, bytes]:
     return state
 
 
-def write_state(engine: Engine, plan: Plan, state: Mapping[str, bytes]) -> None:
-    """Put back what :func:`read_state` gave. Raises KeyError for a missing item, ValueError for one of another size."""
+def write_state(engine: Engine, plan: Plan, state: Mapping[str, Data]) -> None:
+    """Put back what :func:`read_state` gave, or what a checkpoint restored. ``state`` holds every item, in its size."""
     for buffer in plan.buffers:
         if buffer.dump:
             engine.write(buffer.id, state[buffer.label])
     for item in plan.passes:
         if item.uniform is not None and item.uniform.dump:
-            view = engine.uniform(item.index)
-            block = view.view("u1").reshape(-1)
-            saved = memoryview(state[item.uniform.label])
-            if len(saved) != len(block):
-                raise ValueError(f"state {item.uniform.label}: {len(saved)} bytes, expected {len(block)}")
-            block[:] = memoryview(saved)
+            block = engine.uniform(item.index)
+            block[...] = np.frombuffer(state[item.uniform.label], block.dtype)[0]
