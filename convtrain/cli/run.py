@@ -64,7 +64,7 @@ def run(
             raise typer.Exit(stop.exit_code)
         metrics = _finish(session, out, dumps, trained=result.epochs > 0)
         if timing is not None and result.epochs:
-            console.print(timing.render(result.seconds))
+            console.print(timing.render(result.seconds), soft_wrap=True)
         console.print(f"{metrics}\nwrote {out / PACKAGE_NAME} and {out / PICTURE_NAME}")
         if json_:
             typer.echo(json.dumps(_summary(session, result, metrics, out)))

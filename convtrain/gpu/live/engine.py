@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from convtrain.errors import InputError, RunError
+from convtrain.errors import InputError
 from convtrain.gpu.live import vk
 from convtrain.gpu.live.cache import PipelineCache
 from convtrain.gpu.live.commands import Barriers, record
@@ -201,12 +201,13 @@ class Engine:
         self._queue.wait(self.submit(active, repeat))
 
     def measure(self, active: Active) -> list[PassTiming]:
-        """Run the passes ``active`` once, as ``run`` does, and return the GPU time of each.
+        """Run the passes ``active`` once, as ``run`` does, and return the GPU time of each. Raises RunError.
 
-        Raises RunError on a device without timestamps (see ``DeviceSnapshot.timestamp_bits``).
+        On a device without timestamps (``DeviceSnapshot.timestamp_bits`` is 0) the list is empty.
         """
         if not self.execution.snapshot.timestamp_bits:
-            raise RunError(f"{self.execution.snapshot.title} has no timestamps.")
+            self.run(active)
+            return []
         if active not in self._measured:
             made = sequence(self.execution, active)
             stamps = Timestamps(self._device, made)
