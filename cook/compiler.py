@@ -18,6 +18,9 @@ PROFILE = "spirv_1_3"
 MATRIX_PROFILE = "spirv_1_6"
 """SPV_KHR_cooperative_matrix builds on SPIR-V 1.6, which every device that offers it takes."""
 
+SPIRV_ENTRY = "main"
+"""The entry point's name in the SPIR-V, whatever it is called in the source."""
+
 
 class ShaderError(InputError):
     """A shader that does not compile, or whose interface is unusable. Carries the compiler's diagnostics."""

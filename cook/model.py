@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 
 from convtrain.errors import InputError
@@ -72,9 +72,9 @@ class ModelConfig:
     den: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("height", "width", "layers", "ks", "kn", "nf", "average_window"):
+        for name in ("height", "width", "layers", "ks", "kn", "nf", "warmup", "average_window"):
             self._require(name, getattr(self, name) >= 1, "at least 1")
-        for name in ("halo", "warmup", "patience", "seed"):
+        for name in ("halo", "patience", "seed"):
             self._require(name, getattr(self, name) >= 0, "at least 0")
         self._require("nf", self.nf % 8 == 0, "a multiple of 8")
         self._require("ks", self.ks % 2 == 1, "odd")
@@ -177,6 +177,10 @@ class ModelConfig:
         """Floats in the weight buffer, unused ones included."""
         last = self._slots[-1]
         return last.offset + last.span
+
+    def config(self) -> dict[str, int | float]:
+        """The manifest's ``config``: every field by name, and the pixel counts of the domain."""
+        return {**asdict(self), "pixels": self.pixels, "padded_pixels": self.padded_pixels}
 
     def pack(self) -> dict[str, int | float]:
         """The ``model`` injection pack: the layout constants that a shader may declare under ``// model``."""

@@ -42,6 +42,7 @@ DECORATION_SET = 34
 CLASS_WORKGROUP = 4
 
 CAPABILITIES = {
+    0: "Matrix",
     1: "Shader",
     9: "Float16",
     10: "Float64",
