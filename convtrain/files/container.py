@@ -165,6 +165,11 @@ class Container:
         self.path, self.kind, self.manifest, self.identity, self.blobs = path, kind, manifest, identity, blobs
         self._mapped = mapped
 
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return len(self._mapped)
+
     def blob(self, name: str) -> memoryview:
         """The read-only content of the blob with this SHA-256, hash checked.
 

@@ -75,15 +75,16 @@ class ModelPackage(Resource):
         check_blobs(container, dict(self.plans))
         image = entry(container, "image", dict[str, int])
         self.height, self.width = image.get("height", 0), image.get("width", 0)
-        self._weights = container.manifest["weights"].get("blob")
+        self.weights_blob: str = entry(container, "weights", dict[str, Any]).get("blob", "")
         if min(self.height, self.width) < 1:
             raise unusable(container, "has no valid image size")
-        if self._weights not in container.blobs or container.blobs[self._weights].size != self.weights.nbytes:
+        stored = container.blobs.get(str(self.weights_blob))
+        if stored is None or stored.size != self.weights.nbytes:
             raise unusable(container, "has weights of another size than their layout")
 
     def averaged_weights(self) -> memoryview:
         """The weights that the package carries, float32. Raises InputError."""
-        return self.blob(self._weights)
+        return self.blob(self.weights_blob)
 
 
 def open_package(path: Path) -> ModelPackage:
