@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -55,7 +56,9 @@ def load_target(data: bytes, name: str, *, size: tuple[int, int] | None = None, 
     its precision. ``size`` (width, height) stretches to exactly that; otherwise a longer side above ``longest`` is
     shrunk to it, aspect kept. Resizing uses Pillow's LANCZOS filter. Raises InputError for what is not a whole image.
     """
-    image, notes = _upright(_decode(data, name), name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of Pillow, on many pixels or odd metadata: what matters is an error below
+        image, notes = _upright(_decode(data, name), name)
     wanted = size or _fit(image.size, longest)
     wide = image.mode == "F"
     if image.size != wanted:
