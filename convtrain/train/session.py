@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from convtrain.errors import RunError
 from convtrain.files.archive import TrainingArchive, open_archive
 from convtrain.files.checkpoint import CHECKPOINT_NAME, Checkpoint, open_checkpoint, write_checkpoint
-from convtrain.files.lock import lock_folder
+from convtrain.files.lock import folder_lock
 from convtrain.gpu.live.engine import Engine
 from convtrain.gpu.live.instance import choose_device
 from convtrain.gpu.plan import ExecutionPlan, Rejected, choose_plan
@@ -56,7 +56,7 @@ class Session:
     def _open(self, options: SessionOptions) -> None:
         keep = self._resources.enter_context
         self.archive: TrainingArchive = keep(open_archive(self.folder))
-        keep(lock_folder(self.folder))
+        keep(folder_lock(self.folder))
         saved: Checkpoint | None = None
         if not options.fresh and self.checkpoint_path.exists():
             saved = keep(open_checkpoint(self.checkpoint_path, self.archive))
