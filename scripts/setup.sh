@@ -23,12 +23,14 @@ install() {
         as_root=sudo
     fi
     say "$why: installing $*"
-    if [ -z "${updated:-}" ]; then
-        $as_root apt-get update -qq || fail "apt-get update failed. Check the network, then try again."
-        updated=yes
+    log=$(mktemp)
+    if ! { [ -n "${updated:-}" ] || $as_root apt-get update && $as_root env DEBIAN_FRONTEND=noninteractive \
+        apt-get install -y --no-install-recommends "$@"; } >"$log" 2>&1; then
+        tail -n 20 "$log" >&2
+        fail "apt-get could not install $*. Check the network, or install it by hand; then try again."
     fi
-    $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null ||
-        fail "apt-get could not install $*. Install it by hand, then try again."
+    updated=yes
+    rm -f "$log"
 }
 
 usable() { "$1" -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; }

@@ -108,3 +108,12 @@ def random_weights(config: Config, rng: np.random.Generator) -> Array:
     first = tensors["head.b"].offset
     weights[first : first + 3] = 0.5 + rng.uniform(-0.1, 0.1, 3)
     return weights
+
+
+def pack(tensors: Mapping[str, Array], config: Config) -> Array:
+    """Named tensors as the flat weight vector; a ``head.b`` of three floats is padded with zeros."""
+    weights = np.zeros(count(config))
+    for slot in slots(config):
+        values = np.asarray(tensors[slot.name], np.float64).ravel()
+        weights[slot.offset : slot.offset + values.size] = values
+    return weights
