@@ -20,7 +20,7 @@ from convtrain.errors import InputError
 from convtrain.files.container import MAX_PACKED, PAGE, open_container, sha256, write_container
 
 TEXT = b"the same words again and again, " * 60
-NOISE = random.Random(0).randbytes(1500)
+NOISE = random.Random(0).randbytes(300)
 MANIFEST = {"config": {"height": 3}, "Größe": [1, 2.5, None, True]}
 HEADER, RECORD, DIGEST = 128, 64, 32
 
@@ -134,9 +134,11 @@ def test_the_writer_refuses_nonsense(tmp_path: Path, arguments: tuple[str, Any, 
 
 
 def test_every_flipped_byte_is_noticed(path: Path, tmp_path: Path) -> None:
+    """Every byte that says something, and every seventh of the zeros between."""
     data = path.read_bytes()
     bad = tmp_path / "bad.res"
-    for place in range(len(data)):
+    places = [place for place, byte in enumerate(data) if byte or place < 600 or place % 7 == 0]
+    for place in places:
         flipped = bytearray(data)
         flipped[place] ^= 1 << place % 8
         bad.write_bytes(flipped)
@@ -147,7 +149,7 @@ def test_every_flipped_byte_is_noticed(path: Path, tmp_path: Path) -> None:
 def test_every_truncation_is_noticed(path: Path, tmp_path: Path) -> None:
     data = path.read_bytes()
     bad = tmp_path / "bad.res"
-    for length in range(len(data)):
+    for length in [*range(600), *range(600, len(data), 7), *range(len(data) - DIGEST - 2, len(data))]:
         bad.write_bytes(data[:length])
         with pytest.raises(InputError):
             open_container(bad)
