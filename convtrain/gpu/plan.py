@@ -88,7 +88,7 @@ def choose_variant(device: DeviceSnapshot, item: Pass, storage: str) -> Choice:
         if not reasons:
             return Choice(item.index, variant, tuple(rejected))
         rejected.append(Rejected(variant.name, reasons))
-    why = "; ".join(f"{entry.name} needs {', '.join(entry.reasons)}" for entry in rejected)
+    why = "; ".join(f"{entry.name}: {', '.join(entry.reasons)}" for entry in rejected)
     raise InputError(f"{device.title} cannot run pass {item.index} {item.name} with {storage} storage: {why}.")
 
 

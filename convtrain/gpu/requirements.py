@@ -32,8 +32,8 @@ _SUBGROUP_CAPABILITIES = {
 _FLAG_WORDS = {
     "float16": "fp16 arithmetic",
     "storage_16bit": "16-bit storage buffers",
-    "memory_model": "the Vulkan memory model",
-    "memory_model_device_scope": "the Vulkan memory model at device scope",
+    "memory_model": "Vulkan memory model",
+    "memory_model_device_scope": "Vulkan memory model at device scope",
     "int16": "16-bit integers",
     "int64": "64-bit integers",
 }

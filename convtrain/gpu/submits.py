@@ -36,6 +36,10 @@ PACES: Mapping[str, Pace] = {
 }
 
 
+MARGIN = 4.0
+"""How much slower than it has proved to be a device is still taken for: its clock may drop, others may use it."""
+
+
 @dataclass(frozen=True)
 class Step:
     """One dispatch: workgroups ``base`` to ``base + groups`` of a pass, after a barrier when there are hazards."""
@@ -138,3 +142,8 @@ def batches(sequence: DispatchSequence, repeat: int, budget: float) -> tuple[tup
         current.append(number)
         filled += chunk.seconds
     return (*found, tuple(current)) if current else tuple(found)
+
+
+def proven_speed(sequence: DispatchSequence, seconds: float) -> float:
+    """The ``speed`` for :func:`arrange` after the sequence really took ``seconds``: a margin is left, and never < 1."""
+    return max(1.0, sequence.seconds / (MARGIN * max(seconds, 1e-9)))

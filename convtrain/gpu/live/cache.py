@@ -10,6 +10,7 @@ import hashlib
 import json
 import logging
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,8 @@ class PipelineCache:
         except FileNotFoundError:
             return b""
         except (OSError, ValueError) as error:
-            _log.warning("The pipeline cache %s is not used: %s. It will be written anew.", self._path, error)
+            reason = error.strerror if isinstance(error, OSError) else error
+            _log.warning("The pipeline cache %s is not used: %s. It will be written anew.", self._path, reason)
             return b""
 
     def _data(self) -> bytes:
@@ -111,5 +113,6 @@ class PipelineCache:
             temporary.replace(self._path)
             self._loaded = data
         except OSError as error:
-            temporary.unlink(missing_ok=True)
+            with suppress(OSError):
+                temporary.unlink()
             _log.warning("The pipeline cache %s could not be written: %s.", self._path, error.strerror)

@@ -33,7 +33,11 @@ class Device:
         queue = vk.out("VkQueue")
         vk.lib.vkGetDeviceQueue(self.handle, snapshot.queue_family, 0, queue)
         self.queue = queue[0]
-        self.pool = self._create_pool()
+        try:
+            self.pool = self._create_pool()
+        except BaseException:
+            self.close()
+            raise
 
     def _create(self, features: frozenset[str]) -> Any:
         structs, chain, version = vk.Structs(), vk.ffi.NULL, self.snapshot.api_version[:2]

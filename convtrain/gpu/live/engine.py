@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -24,12 +25,14 @@ from convtrain.gpu.live.timing import Timestamps
 from convtrain.gpu.live.transfers import Transfers
 from convtrain.gpu.placement import Slot
 from convtrain.gpu.plan import ExecutionPlan, sequence, uniform_key
-from convtrain.gpu.submits import DispatchSequence, batches
+from convtrain.gpu.submits import DispatchSequence, batches, proven_speed
 from convtrain.gpu.timings import PassTiming
 from convtrain.graph.types import STORE, Buffer, Uniform
 
 Active = tuple[int, ...]
 _DTYPES = {"f32": "<f4", "u32": "<u4", "i32": "<i4", "f16": "<f2"}
+_RUNS_BEFORE_RECUT = 2
+"""The first run of a sequence includes what drivers put off until then."""
 _SUBMITS_AHEAD_ON_CPU = 2
 """A CPU device's queue cannot be interrupted: keep little in it, so that a person's Ctrl-C is heard soon."""
 
@@ -41,6 +44,7 @@ class _Recorded:
     sequence: DispatchSequence
     buffers: tuple[Any, ...]
     submits: dict[int, list[Any]]
+    runs: int = 0  # runs that were waited for
 
 
 def uniform_dtype(uniform: Uniform) -> np.dtype[Any]:
@@ -65,7 +69,7 @@ class Engine:
     """
 
     def __init__(
-        self, execution: ExecutionPlan, read_blob: Callable[[str], bytes], *, cache_dir: Path | None = None
+        self, execution: ExecutionPlan, read_blob: Callable[[str], bytes | memoryview], *, cache_dir: Path | None = None
     ) -> None:
         self.execution = execution
         self._structs = vk.Structs()
@@ -79,7 +83,7 @@ class Engine:
             self.close()
             raise
 
-    def _build(self, read_blob: Callable[[str], bytes], cache_dir: Path | None) -> None:
+    def _build(self, read_blob: Callable[[str], bytes | memoryview], cache_dir: Path | None) -> None:
         execution, device = self.execution, self._device
         self._barriers = Barriers()
         depth = _SUBMITS_AHEAD_ON_CPU if execution.snapshot.kind == "cpu" else 0
@@ -94,7 +98,7 @@ class Engine:
         self._passes = Pipelines(device, execution, read_blob, cache.handle).bind(self._locate)
         cache.save()
 
-    def _fill(self, read_blob: Callable[[str], bytes]) -> None:
+    def _fill(self, read_blob: Callable[[str], bytes | memoryview]) -> None:
         """First contents: zero, then seeds and the first values of uniforms."""
         for block in self._blocks:
             self._transfers.clear(block)
@@ -126,7 +130,7 @@ class Engine:
     def _host_bytes(self, slot: Slot) -> npt.NDArray[np.uint8]:
         return self._arenas[slot.block].view[slot.offset : slot.offset + slot.size]
 
-    def write(self, key: str, content: bytes | memoryview) -> None:
+    def write(self, key: str, content: bytes | bytearray | memoryview) -> None:
         """Replace a buffer's (or labelled uniform block's) whole contents.
 
         Raises KeyError for an unknown key and InputError when the number of bytes differs.
@@ -198,7 +202,20 @@ class Engine:
 
     def run(self, active: Active, repeat: int = 1) -> None:
         """``submit`` and ``wait``. Raises RunError."""
+        started = time.perf_counter()
         self._queue.wait(self.submit(active, repeat))
+        recorded = self._recorded[active]
+        recorded.runs += 1
+        if recorded.runs == _RUNS_BEFORE_RECUT and len(recorded.sequence.chunks) > 1:
+            self._recut(active, (time.perf_counter() - started) / repeat)
+
+    def _recut(self, active: Active, seconds: float) -> None:
+        """Put the passes into fewer command buffers where the device has proved faster than estimated."""
+        old = self._recorded[active]
+        speed = proven_speed(old.sequence, seconds)
+        made = sequence(self.execution, active, speed=speed)
+        if self.execution.snapshot.kind != "cpu" and len(made.chunks) < len(old.sequence.chunks):
+            self._recorded[active] = replace(self._record(made), runs=old.runs)
 
     def measure(self, active: Active) -> list[PassTiming]:
         """Run the passes ``active`` once, as ``run`` does, and return the GPU time of each. Raises RunError.

@@ -112,7 +112,8 @@ def shared_instance(validate: bool | None = None) -> Instance:
 
 
 @atexit.register
-def _close_shared() -> None:
+def close_shared() -> None:
+    """Close the process's instances; everything made from them must be closed before."""
     while _shared:
         _shared.popitem()[1].close()
 

@@ -72,7 +72,7 @@ def _words(code: bytes, title: str, minor: int) -> Any:
 class Pipelines:
     """Builds every pipeline of an execution plan; all objects live until the device closes."""
 
-    def __init__(self, device: Device, execution: ExecutionPlan, read_blob: Callable[[str], bytes], cache: Any) -> None:
+    def __init__(self, device: Device, execution: ExecutionPlan, read_blob: Callable[[str], bytes | memoryview], cache: Any) -> None:
         self._device, self._execution, self._cache = device, execution, cache
         self._set_layouts: dict[tuple[int, ...] | None, Any] = {}
         self._layouts: dict[tuple[tuple[int, ...], bool], Any] = {}
@@ -120,7 +120,7 @@ class Pipelines:
             self._layouts[key] = self._device.own("VkPipelineLayout", info, doing="creating a pipeline layout")
         return self._layouts[key]
 
-    def _build(self, titles: dict[_Kind, str], read_blob: Callable[[str], bytes]) -> dict[_Kind, Any]:
+    def _build(self, titles: dict[_Kind, str], read_blob: Callable[[str], bytes | memoryview]) -> dict[_Kind, Any]:
         minor = min(self._execution.snapshot.api_version[1], 3)
         codes = {kind: _words(bytes(read_blob(kind.spirv)), title, minor) for kind, title in titles.items()}
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as workers:
