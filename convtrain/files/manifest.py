@@ -41,9 +41,13 @@ def fits(value: Any, hint: Any) -> bool:
     Knows dataclasses, enums, unions, tuples, mappings and lists, which is all that a plan or a manifest consists of.
     An int passes for a float; a bool never passes for an int.
     """
-    origin, args = get_origin(hint), get_args(hint)
+    if hint is int or hint is str or hint is bool:  # nearly all of a plan: quickly, before the general rules
+        return type(value) is hint
+    if hint is float:
+        return type(value) is float or type(value) is int
     if hint is Any:
         return True
+    origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return any(fits(value, arg) for arg in args)
     if origin is tuple:
@@ -56,10 +60,6 @@ def fits(value: Any, hint: Any) -> bool:
         return isinstance(value, list) and all(fits(item, args[0]) for item in value)
     if origin in (dict, Mapping):
         return isinstance(value, Mapping) and all(fits(k, args[0]) and fits(v, args[1]) for k, v in value.items())
-    if hint is float:
-        return isinstance(value, (float, int)) and not isinstance(value, bool)
-    if hint is int:
-        return type(value) is int
     if is_dataclass(hint):
         known: Any = hint
         return type(value) is hint and all(fits(getattr(value, name), kind) for name, kind in _hints(known))
