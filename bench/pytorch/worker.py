@@ -1,0 +1,84 @@
+"""One PyTorch measurement in its own process: ``python -m bench.pytorch.worker '<job as JSON>'``.
+
+A job is ``{"problem": folder, "mode": name, "epochs": n}``, or ``{"probe": true}`` for what this PyTorch is. The answer is
+a JSON object on stdout.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+STARTED = time.perf_counter()
+
+import torch  # noqa: E402  (the time to import it counts as start-up)
+
+from bench.modes import Mode  # noqa: E402
+from bench.problem import load_problem  # noqa: E402
+from bench.pytorch.trainer import Trainer  # noqa: E402
+from bench.quality import curve_of, psnr  # noqa: E402
+
+
+def probe() -> dict[str, Any]:
+    """This PyTorch's version and device."""
+    gpu = torch.cuda.is_available()
+    return {
+        "version": torch.__version__,
+        "gpu": torch.cuda.get_device_name() if gpu else None,
+        "cudnn": torch.backends.cudnn.version() if gpu else None,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def measure(folder: Path, mode: Mode, epochs: int, device: torch.device) -> dict[str, Any]:
+    """Train from the start; times in seconds, memory in bytes."""
+    problem, target = load_problem(folder)
+    trainer = Trainer(problem, target, mode, device, epochs)
+    trainer.prepare()
+    _wait(device)
+    ready = time.perf_counter()
+    trainer.train(epochs)
+    _wait(device)
+    seconds = time.perf_counter() - ready
+    with torch.no_grad():
+        picture = trainer.picture(trainer.averaged()).permute(1, 2, 0).float().cpu().numpy()
+    exact, rounded = psnr(picture, target)
+    return {
+        "epochs": epochs,
+        "seconds": seconds,
+        "ms_per_epoch": 1e3 * seconds / epochs,
+        "start_seconds": ready - STARTED,
+        "psnr": exact,
+        "psnr_u8": rounded,
+        "curve": curve_of(trainer.history[:epochs].tolist()),
+        "skipped": epochs - int(trainer.state.step.item()),
+        "memory": _peak_memory(device),
+    }
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def _peak_memory(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated())
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def main() -> None:
+    job = json.loads(sys.argv[1])
+    if job.get("probe"):
+        print(json.dumps(probe()))
+        return
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    print(json.dumps(measure(Path(job["problem"]), Mode.parse(job["mode"]), int(job["epochs"]), device)))
+
+
+if __name__ == "__main__":
+    main()
