@@ -72,7 +72,9 @@ def _words(code: bytes, title: str, minor: int) -> Any:
 class Pipelines:
     """Builds every pipeline of an execution plan; all objects live until the device closes."""
 
-    def __init__(self, device: Device, execution: ExecutionPlan, read_blob: Callable[[str], bytes | memoryview], cache: Any) -> None:
+    def __init__(
+        self, device: Device, execution: ExecutionPlan, read_blob: Callable[[str], bytes | memoryview], cache: Any
+    ) -> None:
         self._device, self._execution, self._cache = device, execution, cache
         self._set_layouts: dict[tuple[int, ...] | None, Any] = {}
         self._layouts: dict[tuple[tuple[int, ...], bool], Any] = {}
