@@ -181,6 +181,21 @@ def test_output_that_cannot_be_written_is_a_failure(tmp_path: Path) -> None:
     assert done.stderr == "error: No space left on device.\n"
 
 
+@pytest.mark.parametrize("closed", ["1", "2"])
+def test_a_closed_stream_is_no_failure(tmp_path: Path, closed: str) -> None:
+    path = make_all(tmp_path)["training"]
+    shell = ["sh", "-c", f'"$@" {closed}>&-', "sh", *command("info", path)]
+    done = subprocess.run(shell, env=environment(), capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert bool(done.stdout) == (closed == "2")
+
+
+def test_a_terminal_without_these_characters(tmp_path: Path) -> None:
+    done = call("info", make_all(tmp_path)["training"], env={"PYTHONIOENCODING": "ascii"})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "2?3" in done.stdout  # 2×3
+
+
 def test_the_module_runs_as_the_command() -> None:
     done = call("info", "missing.res")
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "error: No such file: missing.res.\n")

@@ -14,7 +14,7 @@ import typer
 from typer.main import get_command
 
 from convtrain import __version__
-from convtrain.cli.failures import flush_output, report
+from convtrain.cli.failures import flush_output, prepare_output, report
 
 COMMANDS = {
     "cook": "Compile the shaders and pack them with an image into a training archive.",
@@ -43,6 +43,7 @@ def build_app(command: str | None) -> typer.Typer:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code: 0 done, 1 failed at run time, 2 bad usage or bad input."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
+    prepare_output()
     try:
         command = get_command(build_app(arguments[0] if arguments else None))
         code = command.main(arguments, prog_name="convtrain", standalone_mode=False)

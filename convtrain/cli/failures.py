@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 import traceback
@@ -55,6 +56,16 @@ def explain(error: BaseException) -> tuple[int, str]:
         return FAILED, "Not enough memory on this machine. Use a smaller image or preset."
     what = " ".join(str(error).split())[:300]
     return FAILED, f"Unexpected {type(error).__name__}: {what}. Set CONVTRAIN_DEBUG=1 for the traceback."
+
+
+def prepare_output() -> None:
+    """Let no character and no closed stream be a reason to fail: what a terminal cannot show becomes ``?``."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 (open until the end)
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace" if name == "stdout" else "backslashreplace")
 
 
 def flush_output() -> None:
