@@ -72,7 +72,8 @@ class TimingLog:
             return f"No times by pass: {device.title} has no timestamps on its compute queue."
         if not rows:
             return "No times by pass: no epoch ran."
-        lines = [f"GPU time by pass, mean of {self._epochs} epochs on {device.name}, plan {self._execution.plan.name}"]
+        span = f"mean of {self._epochs} epoch{'s' if self._epochs > 1 else ''}"
+        lines = [f"GPU time by pass, {span} on {device.name}, plan {self._execution.plan.name}"]
         lines += _table(rows)
         lines += ["", *_groups(rows)]
         gpu, wall = sum(row.microseconds for row in rows) / 1e3, 1e3 * seconds / self._epochs
