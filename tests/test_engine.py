@@ -11,7 +11,7 @@ import pytest
 
 from convtrain.errors import InputError, RunError
 from convtrain.gpu import plan as planner
-from convtrain.gpu.live import instance
+from convtrain.gpu.live import instance, vk
 from convtrain.gpu.live.engine import Engine
 from convtrain.gpu.plan import plan_execution
 from convtrain.gpu.snapshot import DeviceSnapshot
@@ -158,10 +158,13 @@ def test_a_fast_device_gets_fewer_command_buffers(device: DeviceSnapshot, monkey
     small_pace(monkeypatch, 1.0)
     execution = plan_execution(replace(device, kind="discrete"), toy_plan(10**9))
     with Engine(execution, read_blob) as engine:
+        before = len(planner.sequence(execution, ALL).chunks)
         for _ in range(4):
             engine.run(ALL)
-        assert len(engine._recorded[ALL].sequence.chunks) < len(planner.sequence(execution, ALL).chunks)
-        assert np.array_equal(floats(engine, "z"), 8 * X)
+            assert [item.index for item in engine.measure(ALL)] == [0, 1, 2]
+        assert len(engine._recorded[ALL, False].sequence.chunks) < before
+        assert len(engine._recorded[ALL, True].sequence.chunks) < before
+        assert np.array_equal(floats(engine, "z"), 16 * X)
 
 
 def test_measure_runs_and_times_every_pass(make_engine: MakeEngine) -> None:
@@ -237,7 +240,31 @@ def test_a_vanished_device_is_a_sentence(device: DeviceSnapshot) -> None:
         Engine(plan_execution(gone, toy_plan()), read_blob)
 
 
-def test_exhausted_memory_is_a_sentence(make_engine: MakeEngine, device: DeviceSnapshot) -> None:
+def test_a_lost_device_is_a_sentence_and_closes(device: DeviceSnapshot) -> None:
+    with Engine(plan_execution(device, toy_plan()), read_blob) as engine:
+        engine.run(ALL)
+        engine._queue._wait = lambda *_: vk.VK_ERROR_DEVICE_LOST
+        with pytest.raises(RunError, match="while waiting for the device: the device was lost"):
+            engine.run(ALL)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("VK_ERROR_DEVICE_LOST", "the device was lost"),
+        ("VK_ERROR_OUT_OF_DEVICE_MEMORY", "device memory is exhausted"),
+        ("VK_ERROR_OUT_OF_HOST_MEMORY", "host memory is exhausted"),
+        ("VK_ERROR_FORMAT_NOT_SUPPORTED", "VK_ERROR_FORMAT_NOT_SUPPORTED"),
+    ],
+)
+def test_failures_are_words(name: str, words: str) -> None:
+    with pytest.raises(RunError, match=f"The GPU failed while testing: {words}"):
+        vk.check(getattr(vk, name), "testing")
+    vk.check(vk.VK_SUCCESS, "testing")
+    vk.check(vk.VK_TIMEOUT, "testing")
+
+
+def test_exhausted_memory_is_a_sentence(device: DeviceSnapshot) -> None:
     """A device that promises more than it has: the driver's refusal becomes plain words."""
     limits = replace(device.limits, storage_range=1 << 50, buffer_size=1 << 50, allocation_size=1 << 50)
     heaps = tuple(replace(heap, size=1 << 50) for heap in device.heaps)

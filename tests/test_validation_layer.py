@@ -123,9 +123,22 @@ def test_a_leak_is_noticed(listening: list[str], device: DeviceSnapshot) -> None
     leaky = Device(instance.shared_instance(True), device, frozenset())
     leaky.own("VkFence", vk.Structs().new("VkFenceCreateInfo"), doing="leaking")
     leaky.resources.pop_all()
+    instance.shared_instance(True).open_devices.discard(leaky)
     before = len(listening)
     vk.lib.vkDestroyDevice(leaky.handle, vk.ffi.NULL)
     assert any("has not been destroyed" in message for message in listening[before:])
+
+
+@pytest.mark.usefixtures("listening")
+def test_a_device_left_open_is_closed_with_its_instance(device: DeviceSnapshot) -> None:
+    own = instance.Instance(validate=True)
+    left = Device(own, device, frozenset())
+    left.own("VkFence", vk.Structs().new("VkFenceCreateInfo"), doing="testing")
+    own.close()
+    assert own.messages is not None
+    assert own.messages.collected == []
+    assert own.open_devices == set()
+    left.close()
 
 
 def test_without_the_layer_a_sentence_says_what_to_install() -> None:

@@ -116,8 +116,8 @@ def _plan_lines(name: str, plan: Mapping[str, Any]) -> list[str]:
         if said:
             groups.setdefault(f"{item['variant']}, {said}", []).append(item["name"])
     for said, names in groups.items():
-        counts = {other: names.count(other) for other in names}
-        passes = ", ".join(other if count == 1 else f"{other} ×{count}" for other, count in counts.items())
+        often = {other: names.count(other) for other in names}
+        passes = ", ".join(other if count == 1 else f"{other} ×{count}" for other, count in often.items())
         lines.append(f"  {passes}: {said}")
     return lines
 

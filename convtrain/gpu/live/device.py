@@ -29,6 +29,8 @@ class Device:
         self.physical = physical[snapshot.index]
         self.host_import = snapshot.host_import_alignment is not None
         self.handle = self._create(features)
+        instance.open_devices.add(self)
+        self.resources.callback(instance.open_devices.discard, self)
         self.resources.callback(vk.lib.vkDestroyDevice, self.handle, vk.ffi.NULL)
         queue = vk.out("VkQueue")
         vk.lib.vkGetDeviceQueue(self.handle, snapshot.queue_family, 0, queue)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -43,8 +43,9 @@ class _Recorded:
 
     sequence: DispatchSequence
     buffers: tuple[Any, ...]
-    submits: dict[int, list[Any]]
-    runs: int = 0  # runs that were waited for
+    timestamps: Timestamps | None
+    submits: dict[int, list[Any]] = field(default_factory=dict)
+    runs: int = 0  # those that were waited for
 
 
 def uniform_dtype(uniform: Uniform) -> np.dtype[Any]:
@@ -73,8 +74,7 @@ class Engine:
     ) -> None:
         self.execution = execution
         self._structs = vk.Structs()
-        self._recorded: dict[Active, _Recorded] = {}
-        self._measured: dict[Active, tuple[Timestamps, list[Any]]] = {}
+        self._recorded: dict[tuple[Active, bool], _Recorded] = {}  # by passes, and whether they are timed
         self._instance = shared_instance(execution.switches.validate)
         self._device = Device(self._instance, execution.snapshot, execution.features)
         try:
@@ -177,24 +177,11 @@ class Engine:
 
     def prepare(self, active: Active) -> None:
         """Record the passes ``active`` (ascending), if that has not been done yet. Raises RunError."""
-        if active not in self._recorded:
-            self._recorded[active] = self._record(sequence(self.execution, active))
-
-    def _record(self, made: DispatchSequence) -> _Recorded:
-        return _Recorded(made, record(self._device, made, self._passes, self._barriers), {})
+        self._get(active, timed=False)
 
     def submit(self, active: Active, repeat: int = 1) -> Ticket:
         """Start the passes ``active``, ``repeat`` times in a row, and return at once. Raises RunError."""
-        recorded = self._recorded.get(active)
-        if recorded is None:
-            self.prepare(active)
-            recorded = self._recorded[active]
-        submits = recorded.submits.get(repeat)
-        if submits is None:
-            packed = batches(recorded.sequence, repeat, self.execution.pace.budget)
-            submits = [submit_info(self._structs, [recorded.buffers[n] for n in batch]) for batch in packed]
-            recorded.submits[repeat] = submits
-        return self._queue.submit(submits)
+        return self._start(self._get(active, timed=False), repeat)
 
     def wait(self, ticket: Ticket) -> None:
         """Block until what ``submit`` started is done. Raises RunError when the device was lost."""
@@ -203,19 +190,11 @@ class Engine:
     def run(self, active: Active, repeat: int = 1) -> None:
         """``submit`` and ``wait``. Raises RunError."""
         started = time.perf_counter()
-        self._queue.wait(self.submit(active, repeat))
-        recorded = self._recorded[active]
+        recorded = self._get(active, timed=False)
+        self._queue.wait(self._start(recorded, repeat))
         recorded.runs += 1
-        if recorded.runs == _RUNS_BEFORE_RECUT and len(recorded.sequence.chunks) > 1:
-            self._recut(active, (time.perf_counter() - started) / repeat)
-
-    def _recut(self, active: Active, seconds: float) -> None:
-        """Put the passes into fewer command buffers where the device has proved faster than estimated."""
-        old = self._recorded[active]
-        speed = proven_speed(old.sequence, seconds)
-        made = sequence(self.execution, active, speed=speed)
-        if self.execution.snapshot.kind != "cpu" and len(made.chunks) < len(old.sequence.chunks):
-            self._recorded[active] = replace(self._record(made), runs=old.runs)
+        if recorded.runs == _RUNS_BEFORE_RECUT:
+            self._recut(recorded, (time.perf_counter() - started) / repeat)
 
     def measure(self, active: Active) -> list[PassTiming]:
         """Run the passes ``active`` once, as ``run`` does, and return the GPU time of each. Raises RunError.
@@ -225,16 +204,45 @@ class Engine:
         if not self.execution.snapshot.timestamp_bits:
             self.run(active)
             return []
-        if active not in self._measured:
-            made = sequence(self.execution, active)
-            stamps = Timestamps(self._device, made)
-            buffers = record(self._device, made, self._passes, self._barriers, stamps)
-            packed = batches(made, 1, self.execution.pace.budget)
-            submits = [submit_info(self._structs, [buffers[n] for n in batch]) for batch in packed]
-            self._measured[active] = (stamps, submits)
-        stamps, submits = self._measured[active]
-        self._queue.wait(self._queue.submit(submits))
-        return stamps.read()
+        recorded = self._get(active, timed=True)
+        self._queue.wait(self._start(recorded, 1))
+        assert recorded.timestamps is not None
+        timings = recorded.timestamps.read()
+        recorded.runs += 1
+        if recorded.runs == _RUNS_BEFORE_RECUT:
+            self._recut(recorded, sum(item.nanoseconds for item in timings) / 1e9)
+        return timings
+
+    def _get(self, active: Active, *, timed: bool) -> _Recorded:
+        recorded = self._recorded.get((active, timed))
+        if recorded is None:
+            recorded = self._recorded[active, timed] = self._record(sequence(self.execution, active), timed)
+        return recorded
+
+    def _record(self, made: DispatchSequence, timed: bool) -> _Recorded:
+        timestamps = Timestamps(self._device, made) if timed else None
+        buffers = record(self._device, made, self._passes, self._barriers, timestamps)
+        return _Recorded(made, buffers, timestamps)
+
+    def _start(self, recorded: _Recorded, repeat: int) -> Ticket:
+        submits = recorded.submits.get(repeat)
+        if submits is None:
+            packed = batches(recorded.sequence, repeat, self.execution.pace.budget)
+            submits = [submit_info(self._structs, [recorded.buffers[n] for n in batch]) for batch in packed]
+            recorded.submits[repeat] = submits
+        return self._queue.submit(submits)
+
+    def _recut(self, old: _Recorded, seconds: float) -> None:
+        """Put the passes into fewer command buffers where the device has proved faster than estimated.
+
+        Not on a CPU, whose short submits are for the sake of whoever presses Ctrl-C.
+        """
+        if len(old.sequence.chunks) < 2 or self.execution.snapshot.kind == "cpu":
+            return
+        active, timed = old.sequence.active, old.timestamps is not None
+        made = sequence(self.execution, active, speed=proven_speed(old.sequence, seconds))
+        if len(made.chunks) < len(old.sequence.chunks):
+            self._recorded[active, timed] = replace(self._record(made, timed), runs=old.runs)
 
     @property
     def validation_messages(self) -> list[str]:

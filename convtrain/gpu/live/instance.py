@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
-from typing import Any
+from typing import Any, Protocol
 
 from convtrain.errors import InputError
 from convtrain.gpu.live import inspection, validation, vk
@@ -15,10 +15,15 @@ _RANK = ("discrete", "integrated", "virtual", "cpu", "other")
 """Types of device in the order in which one is taken when none was asked for."""
 
 
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
 class Instance:
-    """A Vulkan instance, with the validation layer when asked for. Close it after everything made from it."""
+    """A Vulkan instance, with the validation layer when asked for."""
 
     def __init__(self, validate: bool = False) -> None:
+        self.open_devices: set[_Closable] = set()
         self.messages: validation.Messages | None = None
         self.api = self._loader_version()
         self.handle = self._create(validate)
@@ -85,6 +90,9 @@ class Instance:
         return list(vk.enumerate_all(call, "VkPhysicalDevice", self.handle, doing="listing devices"))
 
     def close(self) -> None:
+        """Close the devices that are still open, then the instance."""
+        for device in list(self.open_devices):
+            device.close()
         if self.handle is not None:
             if self.messages is not None:
                 self.messages.detach(self.handle)
@@ -113,7 +121,7 @@ def shared_instance(validate: bool | None = None) -> Instance:
 
 @atexit.register
 def close_shared() -> None:
-    """Close the process's instances; everything made from them must be closed before."""
+    """Close the process's instances and what is still open on them."""
     while _shared:
         _shared.popitem()[1].close()
 
