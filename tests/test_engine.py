@@ -154,6 +154,20 @@ def test_long_passes_are_dispatched_in_pieces(make_engine: MakeEngine, monkeypat
     assert engine.host("loss").tolist() == [4 * X.sum(), 2]
 
 
+@pytest.mark.parametrize("groups", [(GROUPS, 1, 1), (1, GROUPS, 1), (1, 1, GROUPS), (2, GROUPS // 2, 1)])
+def test_pieces_along_any_dimension(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, groups: tuple[int, int, int]
+) -> None:
+    small_pace(monkeypatch, 0.0011)
+    plan = toy_plan()
+    grid = replace(plan.passes[0].variants[0], spirv=digest("grid"), groups=groups)
+    engine = make_engine(replace(plan, passes=(replace(plan.passes[0], variants=(grid,)), *plan.passes[1:])))
+    engine.uniform(0)["steps"] = groups[0] | groups[1] << 8
+    assert len({step.base for chunk in planner.sequence(engine.execution, (0,)).chunks for step in chunk.steps}) > 4
+    engine.run((0,))
+    assert np.array_equal(floats(engine, "y"), 2 * X)
+
+
 def test_a_fast_device_gets_fewer_command_buffers(device: DeviceSnapshot, monkeypatch: pytest.MonkeyPatch) -> None:
     small_pace(monkeypatch, 1.0)
     execution = plan_execution(replace(device, kind="discrete"), toy_plan(10**9))

@@ -26,6 +26,20 @@ struct Controls { float factor; uint steps; };
 [shader("compute")] [numthreads(64, 1, 1)]
 void main(uint3 id : SV_DispatchThreadID) { if (id.x < 1000) y[id.x] = controls.factor * x[id.x] + controls.steps; }
 """
+GRID = """
+struct Controls { float factor; uint steps; };
+[[vk::binding(0, 1)]] ConstantBuffer<Controls> controls;
+[[vk::binding(0, 0)]] StructuredBuffer<float> x;
+[[vk::binding(1, 0)]] RWStructuredBuffer<float> y;
+[shader("compute")] [numthreads(64, 1, 1)]
+void main(uint3 group : SV_GroupID, uint3 local : SV_GroupThreadID)
+{
+    uint width = controls.steps & 255, height = controls.steps >> 8;
+    uint i = 64 * (group.x + width * (group.y + height * group.z)) + local.x;
+    if (i < 1000) y[i] = controls.factor * x[i];
+}
+"""
+"""``scale`` on a grid of any shape; ``steps`` holds its width and height."""
 ADD = """
 [[vk::binding(0, 0)]] StructuredBuffer<float> y;
 [[vk::binding(1, 0)]] RWStructuredBuffer<float> z;
@@ -59,7 +73,7 @@ def seed() -> bytes:
 @cache
 def blobs() -> Mapping[str, bytes]:
     """Shaders and the seed of ``x`` by name."""
-    sources = {"scale": SCALE, "add": ADD, "total": TOTAL}
+    sources = {"scale": SCALE, "grid": GRID, "add": ADD, "total": TOTAL}
     return {**{name: compile_shader(text, name=name).spirv for name, text in sources.items()}, "x": seed()}
 
 
