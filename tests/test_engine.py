@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,10 +15,10 @@ from convtrain.gpu import plan as planner
 from convtrain.gpu.live import instance, vk
 from convtrain.gpu.live.engine import Engine
 from convtrain.gpu.plan import plan_execution
-from convtrain.gpu.snapshot import DeviceSnapshot
+from convtrain.gpu.snapshot import DeviceSnapshot, snapshot_from_json
 from convtrain.gpu.submits import Pace
 from convtrain.gpu.switches import Switches
-from convtrain.graph.types import Access, Buffer, Port
+from convtrain.graph.types import Access, Buffer, Port, to_json
 from toy_gpu import COUNT, GROUPS, digest, read_blob, seed, toy_plan
 
 if TYPE_CHECKING:
@@ -302,6 +303,23 @@ def test_many_passes_share_one_pipeline(make_engine: MakeEngine) -> None:
     assert len({bound.pipeline for bound in engine._passes}) == 3
     engine.run(tuple(range(10)))
     assert np.array_equal(floats(engine, "z"), 16 * X)
+
+
+def test_a_live_snapshot_is_coherent(device: DeviceSnapshot) -> None:
+    limits, subgroup = device.limits, device.subgroup
+    assert device.api_version >= (1, 1, 0)
+    assert 1 <= subgroup.minimum <= subgroup.size <= subgroup.maximum
+    assert "basic" in subgroup.operations
+    assert limits.shared_bytes >= 16384
+    assert limits.workgroup_invocations >= 128
+    assert limits.storage_range >= 1 << 27
+    assert limits.allocation_size >= 1 << 30
+    for power in (limits.storage_alignment, limits.uniform_alignment, device.host_import_alignment or 1):
+        assert power & (power - 1) == 0
+    assert any(kind.device_local for kind in device.memory_types)
+    assert len(bytes.fromhex(device.pipeline_cache_uuid)) == 16
+    assert device.timestamp_bits == 0 or (36 <= device.timestamp_bits <= 64 and device.timestamp_period > 0)
+    assert snapshot_from_json(json.loads(json.dumps(to_json(device)))) == device
 
 
 def test_devices_are_chosen_by_index_and_name(device: DeviceSnapshot) -> None:

@@ -19,7 +19,7 @@ from convtrain.gpu.plan import plan_execution
 from convtrain.gpu.snapshot import DeviceSnapshot
 from convtrain.gpu.submits import Pace
 from convtrain.gpu.switches import Switches
-from convtrain.graph.types import Access, Plan
+from convtrain.graph.types import STORE, Access, Plan, Requirements
 from toy_gpu import COUNT, digest, read_blob, toy_plan
 
 if TYPE_CHECKING:
@@ -78,6 +78,40 @@ def test_silence_with_fewer_command_buffers(
         for _ in range(3):
             engine.submit(ALL)
             engine.run(ALL)
+
+
+def test_a_required_subgroup_size(validated: Switches, make_engine: MakeEngine, device: DeviceSnapshot) -> None:
+    needs = Requirements(subgroup_size=device.subgroup.size, subgroup_ops=("basic",))
+    plan = toy_plan()
+    passes = tuple(replace(p, variants=(replace(p.variants[0], requires=needs), *p.variants)) for p in plan.passes)
+    for switches in (validated, replace(validated, no_subgroup_size=True)):
+        engine = make_engine(replace(plan, passes=passes), switches)
+        assert not any(choice.rejected for choice in engine.execution.choices)
+        exercise(engine)
+        engine.close()
+
+
+def test_half_storage_where_the_device_has_it(
+    validated: Switches, make_engine: MakeEngine, device: DeviceSnapshot
+) -> None:
+    plan = toy_plan()
+    scale = plan.passes[0]
+    needs = Requirements(float16=True, storage_16bit=True, capabilities=("Shader", "Float16"))
+    half = replace(scale.variants[0], name="half", spirv=digest("half"), requires=needs, storage="f16")
+    stored = replace(plan.buffer("y"), dtype=STORE)
+    mixed = replace(
+        plan,
+        storages=("f16", "f32"),
+        passes=(replace(scale, variants=(half, *scale.variants)), *plan.passes[1:]),
+        buffers=(plan.buffers[0], stored, *plan.buffers[2:]),
+    )
+    engine = make_engine(mixed, validated)
+    engine.run((0,))
+    capable = device.float16 and device.storage_16bit
+    dtype = np.float16 if capable else np.float32
+    assert (engine.execution.choices[0].variant.name == "half") is capable
+    assert np.array_equal(np.frombuffer(engine.read("y"), dtype), 2 * np.arange(COUNT).astype(dtype))
+    engine.close()
 
 
 @pytest.mark.parametrize("name", ["x", "scale", "add"])

@@ -40,6 +40,15 @@ void main(uint3 group : SV_GroupID, uint3 local : SV_GroupThreadID)
 }
 """
 """``scale`` on a grid of any shape; ``steps`` holds its width and height."""
+HALF = """
+struct Controls { float factor; uint steps; };
+[[vk::binding(0, 1)]] ConstantBuffer<Controls> controls;
+[[vk::binding(0, 0)]] StructuredBuffer<float> x;
+[[vk::binding(1, 0)]] RWStructuredBuffer<half> y;
+[shader("compute")] [numthreads(64, 1, 1)]
+void main(uint3 id : SV_DispatchThreadID) { if (id.x < 1000) y[id.x] = half(controls.factor) * half(x[id.x]); }
+"""
+"""``scale`` into fp16 storage, computed in fp16."""
 ADD = """
 [[vk::binding(0, 0)]] StructuredBuffer<float> y;
 [[vk::binding(1, 0)]] RWStructuredBuffer<float> z;
@@ -73,7 +82,7 @@ def seed() -> bytes:
 @cache
 def blobs() -> Mapping[str, bytes]:
     """Shaders and the seed of ``x`` by name."""
-    sources = {"scale": SCALE, "grid": GRID, "add": ADD, "total": TOTAL}
+    sources = {"scale": SCALE, "grid": GRID, "half": HALF, "add": ADD, "total": TOTAL}
     return {**{name: compile_shader(text, name=name).spirv for name, text in sources.items()}, "x": seed()}
 
 

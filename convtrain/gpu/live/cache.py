@@ -74,11 +74,6 @@ class PipelineCache:
         info = structs.new("VkPipelineCacheCreateInfo", initialDataSize=len(self._loaded), pInitialData=data)
         self.handle = device.own("VkPipelineCache", info, doing="creating the pipeline cache")
 
-    @property
-    def warm(self) -> bool:
-        """Whether a usable file was found."""
-        return bool(self._loaded)
-
     def _read(self) -> bytes:
         if self._path is None:
             return b""
