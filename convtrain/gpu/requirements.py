@@ -14,8 +14,6 @@ _CAPABILITIES: dict[str, str | None] = {
     "Int64": "int64",
     "StorageBuffer16BitAccess": "storage_16bit",
     "UniformAndStorageBuffer16BitAccess": "storage_16bit",
-    "StorageUniformBufferBlock16": "storage_16bit",
-    "StorageUniform16": "storage_16bit",
     "VulkanMemoryModel": "memory_model",
     "VulkanMemoryModelDeviceScope": "memory_model_device_scope",
 }
