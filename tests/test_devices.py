@@ -11,9 +11,18 @@ import pytest
 from convtrain.cli.devices import describe, render
 from convtrain.gpu.switches import NO_SWITCHES, Switches
 from device_zoo import GEMM_VARIANTS, H200, INTEL, LAVAPIPE, PLAIN, ZOO, make_plan
+from toy_resources import make_archive
 from workspace import Workspace
 
 PLANS = {"reference": make_plan(GEMM_VARIANTS)}
+
+
+@pytest.fixture
+def archived(workspace: Workspace) -> Workspace:
+    """A folder with an archive of two made-up plans."""
+    workspace.archive.parent.mkdir()
+    make_archive(workspace.archive.parent)
+    return workspace
 
 
 def test_every_device_of_the_machine_is_listed(workspace: Workspace, driver: dict[str, str]) -> None:
@@ -27,22 +36,22 @@ def test_every_device_of_the_machine_is_listed(workspace: Workspace, driver: dic
     assert all(entry["name"] in said for entry in found)
 
 
-def test_with_an_archive_every_pass_has_its_variant(cooked: Workspace, tmp_path: Path) -> None:
-    for arguments in ((), ("--res", "res_train"), ("--res", cooked.archive)):
-        (entry, *_) = json.loads(cooked.convtrain("devices", "--json", *arguments).stdout)
+def test_with_an_archive_every_pass_has_its_variant(archived: Workspace) -> None:
+    for arguments in ((), ("--res", "res_train"), ("--res", archived.archive)):
+        (entry, *_) = json.loads(archived.convtrain("devices", "--json", *arguments).stdout)
         plan = entry["plans"]["reference"]
         assert plan["usable"] is True
         assert [item["index"] for item in plan["passes"]] == list(range(len(plan["passes"])))
         assert all(item["variant"] for item in plan["passes"])
-    assert "plan reference: yes" in cooked.convtrain("devices").stdout
+    assert "plan reference: yes" in archived.convtrain("devices").stdout
 
 
-def test_a_damaged_archive_is_said_but_hides_no_device(cooked: Workspace) -> None:
-    cooked.archive.write_bytes(b"damaged")
-    done = cooked.convtrain("devices")
+def test_a_damaged_archive_is_said_but_hides_no_device(archived: Workspace) -> None:
+    archived.archive.write_bytes(b"damaged")
+    done = archived.convtrain("devices")
     assert "listed without it" in done.stderr
     assert done.stdout
-    cooked.convtrain("devices", "--res", "res_train", code=2)
+    archived.convtrain("devices", "--res", "res_train", code=2)
 
 
 def test_a_missing_archive_matters_only_when_asked_for(workspace: Workspace) -> None:
@@ -90,23 +99,23 @@ def fake_vulkan(folder: Path, body: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("arguments", [("devices",), ("run", "1")])
 def test_without_a_loader_a_sentence_names_the_packages(
-    cooked: Workspace, tmp_path: Path, arguments: tuple[str, ...]
+    archived: Workspace, tmp_path: Path, arguments: tuple[str, ...]
 ) -> None:
     env = fake_vulkan(tmp_path, "raise OSError('Cannot find Vulkan SDK version.')\n")
-    done = cooked.convtrain(*arguments, env=env, code=2)
+    done = archived.convtrain(*arguments, env=env, code=2)
     assert "libvulkan1" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
 
 
 @pytest.mark.parametrize("arguments", [("devices",), ("run", "1")])
-def test_without_a_driver_a_sentence_names_the_package(cooked: Workspace, arguments: tuple[str, ...]) -> None:
+def test_without_a_driver_a_sentence_names_the_package(archived: Workspace, arguments: tuple[str, ...]) -> None:
     nowhere = {"VK_DRIVER_FILES": "/nowhere.json", "VK_ICD_FILENAMES": "/nowhere.json"}
-    done = cooked.convtrain(*arguments, env=nowhere, code=2)
+    done = archived.convtrain(*arguments, env=nowhere, code=2)
     assert "mesa-vulkan-drivers" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_an_unknown_device_is_a_sentence(cooked: Workspace) -> None:
+def test_an_unknown_device_is_a_sentence(archived: Workspace) -> None:
     for selector in ("7", "Voodoo"):
-        done = cooked.convtrain("run", "1", "--device", selector, code=2)
+        done = archived.convtrain("run", "1", "--device", selector, code=2)
         assert f"no Vulkan device '{selector}'" in done.stderr
