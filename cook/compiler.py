@@ -81,8 +81,8 @@ def compile_shader(text: str, entry: str = "main", *, name: str, profile: str = 
         library.spSetTargetFloatingPointMode(request, target, slang_api.FLOAT_DEFAULT)
         library.spSetMatrixLayoutMode(request, slang_api.ROW_MAJOR)
         library.spSetOptimizationLevel(request, slang_api.OPTIMIZE_DEFAULT)
-        # Capabilities (16-bit storage, subgroup operations) are read off the code; the profile gives the version only.
-        library.spOverrideDiagnosticSeverity(request, slang_api.PROFILE_UPGRADED, slang_api.SEVERITY_DISABLED)
+        for diagnostic in slang_api.EXPECTED:
+            library.spOverrideDiagnosticSeverity(request, diagnostic, slang_api.SEVERITY_DISABLED)
         unit = library.spAddTranslationUnit(request, slang_api.LANGUAGE_SLANG, b"kernel")
         library.spAddTranslationUnitSourceString(request, unit, name.encode(), text.encode())
         library.spAddEntryPoint(request, unit, entry.encode(), slang_api.STAGE_COMPUTE)
