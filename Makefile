@@ -22,7 +22,7 @@ lint: .venv/.ready-test
 	@$(PYTHON) -m ruff format --check .
 	@$(PYTHON) -m mypy
 
-bench: .venv/.ready-run
+bench: .venv/.ready-bench
 	@$(PYTHON) -m bench $(ARGS)
 
 clean:
@@ -35,3 +35,6 @@ clean:
 
 .venv/.ready-test: $(SETUP)
 	@scripts/setup.sh test
+
+.venv/.ready-bench: $(SETUP)
+	@scripts/setup.sh bench

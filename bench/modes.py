@@ -33,7 +33,6 @@ GPU_MODES = (
     "graph-autotune-bf16-toeplitz",
 )
 CPU_MODES = ("eager-fp32", "compile-fp32", "compile-fp32-toeplitz")
-SWEEP_MODES = {"gpu": ("graph-bf16", "graph-bf16-toeplitz"), "cpu": ("eager-fp32",)}
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 #!/bin/sh
-# Makes a bare machine ready. Usage: scripts/setup.sh run|test
+# Makes a bare machine ready. Usage: scripts/setup.sh run|test|bench
 #
 #   run    Python packages in .venv, and a Vulkan driver when the machine has none
 #   test   the same, plus the test tools and the Vulkan validation layer
+#   bench  as for run, plus PyTorch and matplotlib
 #
 # The Makefile calls this only when pyproject.toml or this script changed.
 set -eu
@@ -74,6 +75,19 @@ has_validation() {
 if [ "$what" = test ] && ! has_validation; then
     install "the Vulkan validation layer is missing" vulkan-validationlayers ||
         say "The Vulkan validation layer is missing: its tests will be skipped. Install your system's vulkan-validation-layers to run them."
+fi
+
+if [ "$what" = bench ]; then
+    # Where there is no NVIDIA GPU, PyTorch's CPU build does, at a tenth of the size.
+    index=
+    command -v nvidia-smi >/dev/null || index='--extra-index-url https://download.pytorch.org/whl/cpu'
+    say "installing PyTorch and matplotlib"
+    # shellcheck disable=SC2086 # the option and its value are two words
+    if .venv/bin/python -m pip install --quiet --disable-pip-version-check $index --editable '.[bench]'; then
+        touch .venv/.ready-bench
+    else
+        say "PyTorch could not be installed: the benchmark measures convtrain alone."
+    fi
 fi
 
 [ "$what" = test ] && touch .venv/.ready-test

@@ -72,7 +72,8 @@ class Loss:
         variance = (square - mean * mean).clamp(min=0)
         covariance = product - mean * self.target_mean
         luminance = (2 * mean * self.target_mean + C1) / (mean * mean + self.target_mean**2 + C1)
-        return (luminance * (2 * covariance + C2) / (variance + self.target_variance + C2)).mean()
+        structure = (2 * covariance + C2) / (variance + self.target_variance + C2)
+        return torch.mean(luminance * structure)
 
     def __call__(self, out: Tensor) -> Terms:
         p = self.problem

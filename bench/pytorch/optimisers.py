@@ -24,7 +24,7 @@ def adam(g: Tensor, m: Tensor, v: Tensor, step: Tensor) -> tuple[Tensor, Tensor,
 def orthogonalise(b: Tensor) -> Tensor:
     """Muon's Newton–Schulz iteration on a batch of wide matrices (L, rows ≤ columns): nearly orthogonal rows."""
     a0, a1, a2 = NEWTON_SCHULZ
-    x = b / (torch.linalg.vector_norm(b, dim=(1, 2), keepdim=True) + 1e-7)
+    x: Tensor = b / (torch.linalg.vector_norm(b, dim=(1, 2), keepdim=True) + 1e-7)
     for _ in range(STEPS):
         gram = torch.bmm(x, x.mT)
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=a1, alpha=a2), x, beta=a0)

@@ -35,8 +35,9 @@ def split(flat: Tensor, problem: Problem) -> Weights:
     shapes = [slot.shape for slot in before]
     shapes.insert(-2, (problem.layers, 2 * problem.nf, problem.nf))
     parts = torch.split(flat, [*sizes[:-2], mix, *sizes[-2:]])
-    *named, head_b = (part.view(shape) for part, shape in zip(parts, shapes, strict=True))
-    return Weights(*named, head_b=head_b[:3])
+    named = [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+    named[-1] = named[-1][:3]
+    return Weights(*named)
 
 
 def mix_span(problem: Problem) -> slice:

@@ -1,7 +1,7 @@
 """One PyTorch measurement in its own process: ``python -m bench.pytorch.worker '<job as JSON>'``.
 
-A job is ``{"problem": folder, "mode": name, "epochs": n}``, or ``{"probe": true}`` for what this PyTorch is. The answer is
-a JSON object on stdout.
+A job is ``{"problem": folder, "mode": name, "epochs": n, "device": "cuda"}``, or ``{"probe": true}`` for what this
+PyTorch is. The answer is a JSON object on stdout.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def main() -> None:
     if job.get("probe"):
         print(json.dumps(probe()))
         return
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(job["device"])
     print(json.dumps(measure(Path(job["problem"]), Mode.parse(job["mode"]), int(job["epochs"]), device)))
 
 

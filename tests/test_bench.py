@@ -1,0 +1,122 @@
+"""The benchmark's own arithmetic and bookkeeping; nothing here needs PyTorch."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bench import work
+from bench.options import parse
+from bench.problem import Problem, load_problem, photograph, save_problem
+from bench.processes import run
+from bench.quality import curve_of, decibels, epochs_to
+from bench.report import tables
+from bench.rows import CONVTRAIN, PYTORCH, Row, fastest
+from bench.vulkan import trainer
+
+
+def row(side: str, name: str, ms: float | None, **more: object) -> Row:
+    return Row(side, name, 8, 8, 8, ms_per_epoch=ms, error=None if ms else "it broke", **more)  # type: ignore[arg-type]
+
+
+def test_work_of_the_seed_preset() -> None:
+    problem = Problem()
+    assert problem.pixels == 291_600
+    assert work.matrix_flops(problem) == pytest.approx(229e9, rel=0.01)
+    assert work.depthwise_flops(problem) == pytest.approx(43.9e9, rel=0.01)
+    assert work.least_bytes(problem) == pytest.approx(1.87e9, rel=0.01)
+
+
+def test_a_problem_survives_the_way_to_another_process(tmp_path: Path) -> None:
+    problem = Problem(height=12, width=12, nf=8, layers=1)
+    save_problem(tmp_path / "here", problem, photograph(12))
+    found, target = load_problem(tmp_path / "here")
+    assert found == problem
+    assert target.shape == (12, 12, 3)
+
+
+@pytest.mark.parametrize(
+    ("curve", "expected"),
+    [
+        ([(1, 20.0), (2, 29.0), (3, 31.0)], 3.0),  # every epoch is known: the first that gets there
+        ([(1, 20.0), (21, 28.0), (41, 32.0)], 31.0),  # interpolated
+        ([(1, 31.0)], 1.0),
+        ([(1, 20.0)], None),
+        ([], None),
+    ],
+)
+def test_epochs_to_a_psnr(curve: list[tuple[int, float]], expected: float | None) -> None:
+    assert epochs_to(curve, 30.0) == expected
+
+
+def test_decibels_of_useless_errors() -> None:
+    assert decibels(1e-3) == pytest.approx(30)
+    assert decibels(float("nan")) is decibels(0.0) is None
+    assert curve_of([1e-2, float("inf"), 1e-3]) == [(1, pytest.approx(20)), (3, pytest.approx(30))]
+
+
+def test_ratios_and_failures() -> None:
+    rows = [
+        row(CONVTRAIN, "fused", 2.0, curve=[(1, 29.0), (2, 30.5)], psnr_u8=39.25),
+        row(PYTORCH, "graph-bf16", 12.0),
+        row(PYTORCH, "graph-bf16-toeplitz", 5.0),
+        row(PYTORCH, "compile-bf16", None),
+    ]
+    best = fastest(found for found in rows if found.side == PYTORCH)
+    assert best is rows[2]
+    assert fastest(rows[3:]) is None
+    text = tables.comparison(rows)
+    cells = [cell.strip() for cell in text.splitlines()[2].split("|")[1:-1]]
+    assert cells[:7] == ["convtrain", "fused", "2.00", "2.50×", "6.00×", "0.00", "–"]
+    assert "compile-bf16" not in text
+    assert "it broke" in tables.failures(rows)
+    assert tables.failures(rows[:3]) == ""
+
+
+def test_growth_table_has_a_cell_for_every_point() -> None:
+    rows = [row(CONVTRAIN, "fused", 2.0), row(PYTORCH, "eager-bf16", 4.0)]
+    rows.append(Row(CONVTRAIN, "fused", 16, 16, 8, ms_per_epoch=8.0))
+    lines = tables.growth(rows, tables.contenders(rows)).splitlines()
+    assert [cell.strip() for cell in lines[2].split("|")[1:-1]] == ["8×8", "8", "2.000", "4.000"]
+    assert [cell.strip() for cell in lines[3].split("|")[1:-1]] == ["16×16", "8", "8.000", "–"]
+
+
+def test_a_process_that_fails_is_an_outcome() -> None:
+    failing = run([sys.executable, "-c", "raise ValueError('no luck')"], timeout=20)
+    assert failing.data is None
+    assert failing.error == "ValueError: no luck"
+    assert run([sys.executable, "-c", "print('hello')"], timeout=20).error == "it printed no JSON"
+    assert run(["/nonexistent/program"], timeout=20).error == "/nonexistent/program: No such file or directory"
+    chatty = run([sys.executable, "-c", "print('hello'); print('[1, 2]')"], timeout=20)
+    assert (chatty.data, chatty.error) == ([1, 2], None)
+
+
+def test_a_process_that_hangs_is_ended_with_its_children() -> None:
+    started = time.perf_counter()
+    script = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"
+    assert run([sys.executable, "-c", script], timeout=1).error == "not done after 1 s"
+    assert time.perf_counter() - started < 20
+
+
+def test_options() -> None:
+    options = parse(["--quick", "--modes", "eager-bf16, graph-fp16-toeplitz", "--sizes", "8,16", "--no-torch"])
+    assert options.modes == ("eager-bf16", "graph-fp16-toeplitz")
+    assert options.sides == (8, 16)
+    assert not options.sweep
+    assert not options.torch
+    assert parse(["--modes", ""]).modes == ()
+
+
+@pytest.mark.parametrize("bad", [["--modes", "eager-int4"], ["--sizes", "8,x"], ["--epochs", "0"], ["--what"]])
+def test_bad_options(bad: list[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        parse(bad)
+
+
+def test_progress_lines_are_read_where_there_is_no_history() -> None:
+    lines = "epoch 1/40  PSNR 9.50 dB  lr 1e-4\nepoch 3/40  PSNR not finite\nepoch 5/40  PSNR 12.25 dB  0:01 left\n"
+    assert trainer.curve({}, lines) == [(1, 9.5), (5, 12.25)]
+    assert trainer.curve({"history": [0.01, None, 0.001]}, lines) == [(1, pytest.approx(20)), (3, pytest.approx(30))]
