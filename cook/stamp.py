@@ -55,19 +55,25 @@ def _files(folders: Iterable[Path], pattern: str) -> list[tuple[str, Path]]:
     ]
 
 
+def identity_of(archive: Path) -> str | None:
+    """The SHA-256 of the whole file, which is a container's identity; None where it cannot be read."""
+    digest = hashlib.sha256()
+    try:
+        with archive.open("rb") as file:
+            while chunk := file.read(1 << 20):
+                digest.update(chunk)
+    except OSError:
+        return None
+    return digest.hexdigest()
+
+
 def is_current(stamp: Path, archive: Path, inputs: str) -> bool:
     """Whether the stamp says that ``archive``, as it is on disk now, was made of ``inputs``."""
     try:
         data = json.loads(stamp.read_text(encoding="utf-8"))
-        if data["inputs"] != inputs:
-            return False
-        digest = hashlib.sha256()
-        with archive.open("rb") as file:
-            while chunk := file.read(1 << 20):
-                digest.update(chunk)
+        return bool(data["inputs"] == inputs and data["archive"] == identity_of(archive))
     except (OSError, ValueError, KeyError, TypeError):
         return False
-    return bool(data["archive"] == digest.hexdigest())
 
 
 def write_stamp(stamp: Path, inputs: str, identity: str) -> None:

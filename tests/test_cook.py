@@ -191,6 +191,19 @@ def test_what_was_done_to_the_image_is_said(tmp_path: Path) -> None:
         assert archive.config["image"]["name"] == PACKAGED.name
 
 
+def test_a_checkpoint_of_the_old_archive_is_mentioned(tmp_path: Path, photo: Path) -> None:
+    out = tmp_path / "out"
+    run(out, photo)
+    (out / "checkpoint.res").write_bytes(b"of the first archive")
+    heard: list[str] = []
+    cook(CookOptions(image=photo, preset="cpu", out=out, force=True), heard.append)
+    assert heard == []
+    cook(CookOptions(image=photo, preset="cpu", out=out, seed=2), heard.append)
+    assert len(heard) == 1
+    assert "--fresh" in heard[0]
+    assert (out / "checkpoint.res").exists()
+
+
 def test_command_line(tmp_path: Path, photo: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = str(tmp_path / "out")
     assert main(["cook", str(photo), "--preset", "cpu", "--set", "nf=8", "--set", "lr=1e-3", "--out", out]) == 0
