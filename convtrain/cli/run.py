@@ -53,7 +53,7 @@ def run(
             require_available(session, dumps)
             if goal < session.epoch:
                 console.print(f"Already at epoch {session.epoch}, past {goal}: nothing to train.")
-        console.print(session.describe())
+        console.print(session.describe(), soft_wrap=True)
         timing = TimingLog(session.execution) if os.environ.get("CONV_TIME", "") not in ("", "0") else None
         result = _train(session, goal, checkpoint_every, stop, timing, quiet)
         if stop.signal is not None:
