@@ -215,10 +215,12 @@ class Plan:
 
 def to_json(value: Any) -> Any:
     """Plain JSON-able data from any of the classes above."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {f.name: to_json(getattr(value, f.name)) for f in fields(value)}
+    if value is None or type(value) in (str, int, float, bool):  # most values by far: a checkpoint converts a plan
+        return value
     if isinstance(value, Enum):
         return value.value
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_json(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, Mapping):
         return {key: to_json(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
