@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from bench import work
 from bench.machine import Machine
-from bench.modes import CPU_MODES, GPU_MODES
+from bench.modes import CPU_MODES, GPU_MODES, Mode
 from bench.options import SIDES, WIDTHS, Options
 from bench.problem import Problem, photograph, save_problem
 from bench.pytorch import runner as pytorch
@@ -33,6 +35,7 @@ class Preset:
 
 GPU = Preset(Problem(), 600, GPU_MODES, SIDES, WIDTHS, 50, 2)
 CPU = Preset(Problem(height=128, width=128, nf=32), 200, CPU_MODES, (64, 128, 256), (16, 32, 64), 5, 4)
+CORES_TO_COMPILE = 3  # that PyTorch's compiler keeps busy for one mode
 QUICK_MODES = {"gpu": ("graph-bf16", "graph-fp16-toeplitz"), "cpu": ("eager-fp32",)}
 
 
@@ -74,9 +77,23 @@ class Contest:
         save_problem(self.folder, problem, photograph(problem.height))
         for row in self._convtrain(problem, epochs):
             self._keep(self.rows, row)
+        self._compile_ahead(problem)
         for mode in self.preset.modes if self.torch else ():
             self._announce(PYTORCH, mode, problem, epochs)
             self._keep(self.rows, self._pytorch(problem, mode, epochs))
+
+    def _compile_ahead(self, problem: Problem) -> None:
+        """Fill PyTorch's compile cache, several modes at once: each takes the better part of a minute.
+
+        Modes that time kernels to choose among them are left out, as they must not disturb each other.
+        """
+        modes = [name for name in self.preset.modes if not (mode := Mode.parse(name)).autotune and mode.compiled]
+        workers = (os.cpu_count() or 1) // CORES_TO_COMPILE
+        if not self.torch or workers < 2 or len(modes) < 2:
+            return
+        self.say(f"compiling {len(modes)} PyTorch modes")
+        with ThreadPoolExecutor(workers) as pool:
+            list(pool.map(lambda mode: self._pytorch(problem, mode, 1), modes))
 
     def grow(self) -> None:
         """How cost grows with the image's side and with NF: every plan, and the fastest PyTorch mode so far."""

@@ -27,11 +27,10 @@ GPU_MODES = (
     "graph-tf32",
     "graph-fp16",
     "graph-bf16",
-    "graph-autotune-bf16",
     "graph-fp16-toeplitz",
     "graph-bf16-toeplitz",
-    "graph-autotune-bf16-toeplitz",
 )
+"""Measured unless told otherwise; -autotune is not among them as it takes minutes a mode."""
 CPU_MODES = ("eager-fp32", "compile-fp32", "compile-fp32-toeplitz")
 
 
@@ -61,6 +60,10 @@ class Mode:
                 f"then one of -{', -'.join(PRECISIONS)}, optionally -toeplitz"
             )
         return cls(execution, precision, depthwise, autotune)
+
+    @property
+    def compiled(self) -> bool:
+        return self.execution != "eager"
 
     @property
     def name(self) -> str:

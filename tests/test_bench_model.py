@@ -100,7 +100,7 @@ def test_an_update_that_is_not_finite_is_skipped() -> None:
     assert float(contender.state.loss_scale) == 0.5
 
 
-@pytest.mark.parametrize("name", [*GPU_MODES, *CPU_MODES])
+@pytest.mark.parametrize("name", [*GPU_MODES, *CPU_MODES, "graph-autotune-bf16-toeplitz"])
 def test_mode_names_are_read_back(name: str) -> None:
     assert Mode.parse(name).name == name
 

@@ -23,7 +23,7 @@ TILE = 16
 
 
 class Tiling:
-    """Where tiles, patches and taps lie, as index tensors on the device. ``edge`` maps outside pixels to zero."""
+    """Where tiles, patches and taps lie, as index tensors on the device."""
 
     def __init__(self, problem: Problem, device: torch.device) -> None:
         ks, reach = problem.ks, problem.ks - 1
@@ -46,8 +46,9 @@ class Tiling:
         pj = left - r + torch.arange(tile_columns + reach).view(1, 1, 1, -1)
         valid = (pi >= 0) & (pi < rows) & (pj >= 0) & (pj < columns)
         self._columns, self._tile_rows, self._tile_columns = columns, tile_rows, tile_columns
-        self.patch_inside = valid.reshape(-1).to(device)
-        self.patch_source = torch.where(valid, self._stored(pi, pj), 0).reshape(-1).to(device)
+        # One 32-bit index says it all, -1 outside: it is read anew for every feature.
+        source = torch.where(valid, self._stored(pi, pj), -1)
+        self.patch_source = source.reshape(-1).to(torch.int32).to(device)
 
         # Entry (patch place, tile place) of the matrix is the tap at their distance, or zero (index KS·KS).
         pi, pj = torch.arange(tile_rows + reach), torch.arange(tile_columns + reach)
@@ -72,8 +73,8 @@ class Tiling:
 
     def patches(self, h: Tensor) -> Tensor:
         """(NF, tiles·tile) to (NF, tiles, patch), zero outside the domain."""
-        gathered = torch.where(self.patch_inside, h.index_select(1, self.patch_source), 0)
-        return gathered.view(-1, self.tiles, self.patch)
+        gathered = h.index_select(1, self.patch_source.clamp(min=0))
+        return torch.where(self.patch_source < 0, 0, gathered).view(-1, self.tiles, self.patch)
 
     def matrix(self, taps: Tensor) -> Tensor:
         """Taps (NF, KS·KS) to matrices (NF, patch, tile)."""

@@ -38,7 +38,7 @@ class Trainer:
         planes = torch.from_numpy(target).permute(2, 0, 1).contiguous().to(device)
         network = PixelMajor if mode.depthwise == "conv" else FeatureMajor
         self._network = network(problem, DTYPES[mode.precision], device)
-        self.loss = Loss(problem, planes, fused=mode.execution != "eager")
+        self.loss = Loss(problem, planes, fused=mode.compiled)
         # float16 would flush the gradient of a mean over the picture to zero: it carries that of the sum.
         self._gradient_scale = float(planes.numel()) if mode.precision == "fp16" else 1.0
 
@@ -52,7 +52,7 @@ class Trainer:
 
         self._forward: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = self._scaled_loss
         self._apply: Callable[[Tensor, Tensor], None] = self._update
-        if mode.execution != "eager":
+        if mode.compiled:
             options: dict[str, Any] = {"dynamic": False, "fullgraph": True}
             if mode.autotune:
                 options["mode"] = "max-autotune-no-cudagraphs"

@@ -16,8 +16,8 @@ Times to a PSNR are those of the epochs alone, by each epoch's own output; the f
 weights. *memory* is each program's own account: of its buffers for convtrain, the allocator's peak for PyTorch, the
 process's peak on a CPU. *driver's* is the increase that the driver reports, contexts included. *bandwidth* is what
 convtrain's passes declare to move and *matrix* the model's mixing products, each as a share of its ceiling. *start* is
-everything but the epochs: import, compile, tuning, capture, evaluation, export; convtrain's pipeline cache is warm,
-PyTorch's compile cache as it was found."""
+everything but the epochs: import, compile, tuning, capture, evaluation, export; convtrain's pipeline cache is warm, and
+so is PyTorch's compile cache where there are cores enough to fill it beforehand."""
 
 
 def page(contest: Contest) -> str:
