@@ -120,3 +120,22 @@ def test_progress_lines_are_read_where_there_is_no_history() -> None:
     lines = "epoch 1/40  PSNR 9.50 dB  lr 1e-4\nepoch 3/40  PSNR not finite\nepoch 5/40  PSNR 12.25 dB  0:01 left\n"
     assert trainer.curve({}, lines) == [(1, 9.5), (5, 12.25)]
     assert trainer.curve({"history": [0.01, None, 0.001]}, lines) == [(1, pytest.approx(20)), (3, pytest.approx(30))]
+
+
+def test_convtrain_is_cooked_trained_and_accounted_for(tmp_path: Path) -> None:
+    problem = Problem(height=12, width=12, halo=3, nf=8, layers=1, ks=3, kn=4)
+    save_problem(tmp_path, problem, photograph(12))
+    cooked = trainer.cook(tmp_path, problem, timeout=120)
+    assert isinstance(cooked, trainer.Cooked), cooked
+    assert cooked.problem == problem
+    assert cooked.traffic["reference"] > 0
+    found = trainer.train(cooked, "reference", 2, timeout=120, device=None)
+    assert found.error is None
+    assert found.epochs == 2
+    assert found.ms_per_epoch
+    assert found.ms_per_epoch > 0
+    assert found.memory
+    assert found.psnr_u8 is not None
+    assert [epoch for epoch, _ in found.curve] == [1, 2]
+    missing = trainer.train(cooked, "no-such-plan", 2, timeout=120, device=None)
+    assert "no-such-plan" in str(missing.error)
