@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from convtrain.train.schedule import STATE_FIELDS, ScheduleConfig, bias_corrections, learning_rate, observe
+from convtrain.train.schedule import STATE_DTYPE, ScheduleConfig, bias_corrections, learning_rate, observe
 
 CONFIG = ScheduleConfig(
     lr=2e-3, warmup=20, ema_decay=0.9, improvement=0.995, patience=10, plateau_factor=0.7, plateau_floor=0.01
@@ -15,8 +15,7 @@ CONFIG = ScheduleConfig(
 
 
 def fresh_state() -> np.ndarray:
-    kinds = ["u4"] * 4 + ["f4"] * 4
-    state = np.zeros((), list(zip(STATE_FIELDS, kinds, strict=True)))
+    state = np.zeros((), STATE_DTYPE)
     state["plateau_scale"] = state["loss_scale"] = 1.0
     return state
 

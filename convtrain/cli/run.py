@@ -90,11 +90,12 @@ def _epochs(n: str | None, until: int | None) -> int:
 def _train(
     session: Session, goal: int, checkpoint_every: int, stop: StopFlag, timing: TimingLog | None, quiet: bool
 ) -> LoopResult:
-    def run(active: tuple[int, ...]) -> None:
+    def run(active: tuple[int, ...], repeat: int = 1) -> None:
         if timing is None:
-            session.engine.run(active)
+            session.engine.run(active, repeat)
         else:
-            timing.add(session.engine.measure(active))
+            for _ in range(repeat):
+                timing.add(session.engine.measure(active))
 
     with Progress(session.epoch, goal, quiet=quiet) as progress:
         return train(

@@ -195,7 +195,8 @@ class Graph:
                 raise GraphError(f"pass {index} {name}: two ports share a {what}: {seen}")
         for port in ports:
             if port.kind is not Kind.SHARE and port.elements < 1:
-                raise GraphError(f"pass {index} {name}, port {port.number} {port.name}: a buffer of {port.elements} elements")
+                where = f"pass {index} {name}, port {port.number} {port.name}"
+                raise GraphError(f"{where}: a buffer of {port.elements} elements")
         if not kernels:
             raise GraphError(f"pass {index} {name} has no kernel")
         made = PassSpec(
@@ -260,7 +261,10 @@ class Graph:
         return ports
 
     def resolve_buffers(self, blobs: Mapping[str, str]) -> tuple[Buffer, ...]:
-        """Every buffer; ``blobs`` maps seed names to SHA-256. Raises GraphError for an unknown seed or a label used twice."""
+        """Every buffer; ``blobs`` maps seed names to SHA-256.
+
+        Raises GraphError for an unknown seed or a label used twice.
+        """
         found: list[Buffer] = []
         for item in self.passes:
             for spec in item.ports:

@@ -80,7 +80,10 @@ def _roles(data: Mapping[str, Any]) -> Roles:
 
 
 def plan_from_json(data: Mapping[str, Any]) -> Plan:
-    """The inverse of :func:`convtrain.graph.types.to_json` for a plan. Raises KeyError, TypeError or ValueError on foreign data."""
+    """The inverse of :func:`convtrain.graph.types.to_json` for a plan.
+
+    Raises KeyError, TypeError or ValueError on foreign data.
+    """
     return Plan(
         name=data["name"],
         storages=tuple(data["storages"]),

@@ -60,8 +60,8 @@ class Buffer:
     """Device memory behind one or more ports.
 
     ``elements`` counts elements of ``dtype`` (a key of :data:`ELEMENT_BYTES`, or :data:`STORE`).
-    ``shape`` is how ``--dump`` presents it, () for flat. ``seed`` is the SHA-256 of the blob with its first contents. ``dump``
-    marks training state: exactly those buffers are checkpointed. ``host`` asks for host-visible memory
+    ``shape`` is how ``--dump`` presents it, () for flat. ``seed`` is the SHA-256 of the blob with its first contents.
+    ``dump`` marks training state: exactly those buffers are checkpointed. ``host`` asks for host-visible memory
     (a few bytes the host reads or writes every epoch).
     """
 

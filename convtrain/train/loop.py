@@ -67,13 +67,15 @@ def train(
     A checkpoint is also written at every multiple of ``checkpoint_every`` epochs (0: only at the end).
     Raises RunError when training cannot recover from non-finite values; the last good checkpoint stays.
     """
-    first, report, saved = session.epoch, None, session.epoch
+    first = epoch = saved = session.epoch
+    report: EpochReport | None = None
     training = 0.0
-    while session.epoch < until and stop.signal is None:
-        mark = _next_checkpoint(session.epoch, until, checkpoint_every)
+    while epoch < until and stop.signal is None:
+        mark = _next_checkpoint(epoch, until, checkpoint_every)
         started = time.perf_counter()
         report = stepper.advance(mark)
         training += time.perf_counter() - started
+        epoch = report.epoch
         watch(report)
         if report.skipped >= MAX_SKIPPED:
             raise RunError(
@@ -83,7 +85,7 @@ def train(
         if report.epoch == mark or stop.signal is not None:
             session.save()
             saved = report.epoch
-    return LoopResult(session.epoch - first, training, report)
+    return LoopResult(epoch - first, training, report)
 
 
 def _next_checkpoint(epoch: int, until: int, every: int) -> int:

@@ -1,6 +1,6 @@
 """The host's share of an epoch: learning rate, bias corrections, plateau rule, skipped updates.
 
-The state lives in a uniform block that is checkpointed (see ``STATE_FIELDS``), so every value here is
+The state lives in a uniform block that is checkpointed (see ``STATE_DTYPE``), so every value here is
 rounded to float32 when stored: a resumed run continues from exactly what an uninterrupted one would hold.
 """
 
@@ -13,8 +13,10 @@ from typing import Any
 
 import numpy as np
 
-STATE_FIELDS = ("epoch", "step", "bad", "skipped", "plateau_scale", "ema", "best", "loss_scale")
-"""First fields of the state block, in every plan: 8 words of 4 bytes."""
+COUNTERS = ("epoch", "step", "bad", "skipped")
+SCALARS = ("plateau_scale", "ema", "best", "loss_scale")
+STATE_DTYPE = np.dtype([*((name, "<u4") for name in COUNTERS), *((name, "<f4") for name in SCALARS)])
+"""The state block's first words, in every plan: unsigned counters, then floats."""
 
 ADAM_BETAS = (0.9, 0.999)
 
@@ -52,7 +54,7 @@ def bias_corrections(step: int) -> tuple[float, float]:
 def observe(config: ScheduleConfig, state: Any, loss: float, mse: float) -> None:
     """Take in one finished epoch's loss: advance counters, moving average and plateau rule.
 
-    ``state`` is a structured record with :data:`STATE_FIELDS`, changed in place. An epoch whose loss is
+    ``state`` is a structured record with :data:`STATE_DTYPE`, changed in place. An epoch whose loss is
     not finite left the weights untouched: it counts as an epoch, but not as an optimiser step.
     """
     state["epoch"] += 1

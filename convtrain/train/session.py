@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +22,8 @@ from convtrain.gpu.switches import Switches
 from convtrain.graph.types import Plan
 from convtrain.train.metrics import Metrics, psnr, to_u8
 from convtrain.train.schedule import ScheduleConfig
-from convtrain.train.state import read_state, state_block, write_state
-from convtrain.train.stepper import HostStepper, Run, Stepper, read_loss
+from convtrain.train.state import device_state, host_state, read_state, write_state
+from convtrain.train.stepper import DeviceStepper, HostStepper, Run, Stepper, read_loss
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ class Session:
         self.execution, self.passed_over = choose_plan(snapshot, self.archive.plans, switches, options.plan)
         self.engine: Engine = keep(Engine(self.execution, self.archive.blob, cache_dir=self.folder / "pipelines"))
         self.plan: Plan = self.execution.plan
-        self.state: Any = state_block(self.engine, self.plan)
+        self._host_state = host_state(self.engine, self.plan)
         if saved is not None:
             write_state(self.engine, self.plan, saved.restore(self.plan))
 
@@ -94,7 +93,8 @@ class Session:
     @property
     def epoch(self) -> int:
         """Epochs that this model has behind it, over all runs."""
-        return int(self.state["epoch"])
+        state = device_state(self.engine, self.plan) if self._host_state is None else self._host_state
+        return int(state["epoch"])
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -103,7 +103,9 @@ class Session:
     def stepper(self, run: Run | None = None) -> Stepper:
         """What advances training; ``run`` replaces the engine's own, to time every epoch's passes."""
         schedule = ScheduleConfig.from_config(self.config)
-        return HostStepper(self.engine, self.plan, schedule, self.state, run or self.engine.run)
+        if self._host_state is None:
+            return DeviceStepper(self.engine, self.plan, schedule, run or self.engine.run)
+        return HostStepper(self.engine, self.plan, schedule, self._host_state, run or self.engine.run)
 
     def picture(self) -> NDArray[np.float32]:
         """The network's latest output, (H, W, 3)."""

@@ -14,14 +14,20 @@ import numpy as np
 from convtrain.files.container import Data
 from convtrain.gpu.live.engine import Engine
 from convtrain.graph.types import Plan
+from convtrain.train.schedule import STATE_DTYPE
 
 
-def state_block(engine: Engine, plan: Plan) -> Any:
-    """The host state as a structured record in mapped memory (its first fields are ``STATE_FIELDS``)."""
+def host_state(engine: Engine, plan: Plan) -> Any | None:
+    """The state block as a structured record in mapped memory, or None where the device keeps and advances it."""
     for item in plan.passes:
         if item.uniform is not None and item.uniform.dump and item.uniform.label == plan.roles.state:
             return engine.uniform(item.index)
-    raise LookupError(f"plan {plan.name} has no uniform block called {plan.roles.state}")
+    return None
+
+
+def device_state(engine: Engine, plan: Plan) -> Any:
+    """A copy of the state block that the device keeps."""
+    return np.frombuffer(engine.read(plan.roles.state), STATE_DTYPE, count=1)[0]
 
 
 def read_state(engine: Engine, plan: Plan) -> dict[str, bytes]:

@@ -21,8 +21,9 @@ from convtrain.graph.builder import (
     share,
     size,
 )
+from convtrain.graph.types import Access
 from cook.model import SSIM_TAPS, ModelConfig
-from cook.recipes.cost import Cost
+from cook.recipes.cost import Cost, Work
 
 STRIP = 8  # rows of a depthwise or SSIM strip (slang/strip.slang, slang/ssim_window.slang)
 LANES = 64  # workgroup size of the reductions (slang/reduce.slang)
@@ -30,6 +31,9 @@ LOSS_PIXELS = 8 * LANES  # pixels that one workgroup of lossgrad takes
 TAP_BLOCKS = 5
 NEWTON_SCHULZ_STEPS = 5
 MUON_TILE = 4
+Scratch = tuple[str, Access, int]
+"""A port of a backward pass: name, access, and its elements where the topmost layer owns it for all layers."""
+
 LOSS_FIELDS = ("loss", "mse", "chroma", "grad", "ssim")
 
 
@@ -336,16 +340,12 @@ class Reference:
         model, graph, cost = self.model, self.graph, self.cost
         nf = model.nf
 
-        def add(position: int, name: str, kernel: Kernel, ports: list[tuple[str, object, int]], **work: int) -> PassSpec:
+        def add(position: int, name: str, kernel: Kernel, ports: list[Scratch], work: Work) -> PassSpec:
             """Add a pass; scratch ports (an element count) are owned by the first layer, shared by the others."""
             specs = []
             for number, (port, access, elements) in enumerate(ports):
                 owns = elements and not first
-                specs.append(
-                    size(number, port, access, elements)  # type: ignore[arg-type]
-                    if owns
-                    else share(number, port, access)  # type: ignore[arg-type]
-                )
+                specs.append(size(number, port, access, elements) if owns else share(number, port, access))
             made = graph.add(name, kernel, group="backward", ports=specs, **work)
             for number, (_, _, elements) in enumerate(ports):
                 if elements and first:
@@ -363,28 +363,28 @@ class Reference:
                 ("dm", WRITE, self.features),
                 ("dm_by_pixel", WRITE, self.features),
             ],
-            **cost.pointwise(reads=2, writes=2),
+            cost.pointwise(reads=2, writes=2),
         )
         pack = add(
             1,
             "pack_wmix",
             self._pack(layer, nf, 2 * nf, 1, nf),
             [("weights", READ, 0), ("packed", WRITE, model.mix_size)],
-            **cost.copy(model.mix_size),
+            cost.copy(model.mix_size),
         )
         mixx = add(
             2,
             "gemm_mixx",
             self._gemm(nf, 2 * nf),
             [("packed", READ, 0), ("operand", READ, 0), ("product", WRITE, 2 * self.features)],
-            **cost.gemm(),
+            cost.gemm(),
         )
         unpack = add(
             3,
             "unpack_dm",
             Kernel("unpack_dm.slang", groups=(nf, model.slices, 1)),
             [("dcat", READ, 0), ("bias_partials", WRITE, model.slices * nf)],
-            **cost.pointwise(reads=1, writes=0),
+            cost.pointwise(reads=1, writes=0),
         )
         mixw = add(
             4,
@@ -395,7 +395,7 @@ class Reference:
                 groups=(nf // lanes, 2 * nf // 8, model.slices),
             ),
             [("cat", READ, 0), ("dm_by_pixel", READ, 0), ("partials", WRITE, model.slices * model.mix_size)],
-            **cost.gemm(),
+            cost.gemm(),
         )
         reduce = add(
             5,
@@ -406,14 +406,14 @@ class Reference:
                 threads=(model.mix_size, 1, 1),
             ),
             [("partials", READ, 0), ("gradient", WRITE, 0)],
-            **cost.copy(model.slices * model.mix_size),
+            cost.copy(model.slices * model.mix_size),
         )
         dw_x = add(
             6,
             "bwd_dw_x",
             self._strips("bwd_dw_x.slang"),
             [("kernel", READ, 0), ("dcat", READ, 0), ("dh", WRITE, 0)],
-            **cost.depthwise(),
+            cost.depthwise(),
         )
         dw_k = add(
             7,
@@ -424,7 +424,7 @@ class Reference:
                 groups=(nf, model.ks, TAP_BLOCKS),
             ),
             [("cat", READ, 0), ("dcat", READ, 0), ("tap_partials", WRITE, TAP_BLOCKS * nf * model.taps)],
-            **cost.depthwise(),
+            cost.depthwise(),
         )
         kern = add(
             8,
@@ -440,7 +440,7 @@ class Reference:
                 ("bias_partials", READ, 0),
                 ("gradient", READ_WRITE, 0),
             ],
-            **cost.kern(),
+            cost.kern(),
         )
         graph.alias(self.dh).to(sin[0], dw_x[2])
         graph.alias(self.slopes[layer]).to(sin[1])

@@ -6,10 +6,18 @@
 
 from __future__ import annotations
 
+from typing import TypedDict
+
 from cook.model import SSIM_TAPS, ModelConfig
 
 SINE = 20
-Work = dict[str, int]
+
+
+class Work(TypedDict):
+    """What ``Graph.add`` takes of a pass's cost."""
+
+    nbytes: int
+    flops: int
 
 
 class Cost:
