@@ -116,10 +116,9 @@ def test_bad_options(bad: list[str]) -> None:
         parse(bad)
 
 
-def test_progress_lines_are_read_where_there_is_no_history() -> None:
-    lines = "epoch 1/40  PSNR 9.50 dB  lr 1e-4\nepoch 3/40  PSNR not finite\nepoch 5/40  PSNR 12.25 dB  0:01 left\n"
-    assert trainer.curve({}, lines) == [(1, 9.5), (5, 12.25)]
-    assert trainer.curve({"history": [0.01, None, 0.001]}, lines) == [(1, pytest.approx(20)), (3, pytest.approx(30))]
+def test_the_curve_of_a_run_leaves_out_epochs_that_were_not_finite() -> None:
+    found = trainer.curve({"history": [[1, 0.1], [2, None], [3, 0.001]]})
+    assert found == [(1, pytest.approx(10.0)), (3, pytest.approx(30.0))]
 
 
 def test_convtrain_is_cooked_trained_and_accounted_for(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +9,10 @@ from typing import Any
 
 from bench.problem import PICTURE_NAME, Problem
 from bench.processes import Outcome, run
-from bench.quality import curve_of
+from bench.quality import decibels
 from bench.rows import CONVTRAIN, Row
 
 SETTINGS = ("nf", "layers", "ks", "kn", "halo")
-_LINE = re.compile(r"epoch (\d+)/\d+\s+PSNR ([\d.]+) dB")
 
 
 @dataclass(frozen=True)
@@ -76,13 +74,12 @@ def train(cooked: Cooked, plan: str, epochs: int, timeout: float, device: str | 
     row.take({name: found["metrics"].get(name) for name in ("psnr", "psnr_u8")})
     row.take({"memory": found.get("memory", cooked.memory.get(plan)), "device_memory": outcome.device_memory})
     row.start_seconds = outcome.seconds - found["seconds"]
-    row.curve = curve(found, outcome.stderr)
+    row.curve = curve(found)
     row.skipped = found.get("skipped")
     return row
 
 
-def curve(found: dict[str, Any], stderr: str) -> list[tuple[int, float]]:
-    """Every epoch's PSNR where the results carry a history of mse, else what the progress lines say."""
-    if found.get("history"):
-        return curve_of([float("nan") if error is None else error for error in found["history"]])
-    return [(int(match[1]), float(match[2])) for match in _LINE.finditer(stderr)]
+def curve(found: dict[str, Any]) -> list[tuple[int, float]]:
+    """PSNR of every epoch that the host looked at (all of them, unless the device decides the schedule)."""
+    known = ((epoch, decibels(error)) for epoch, error in found["history"] if error is not None)
+    return [(epoch, value) for epoch, value in known if value is not None]

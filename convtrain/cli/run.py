@@ -21,6 +21,7 @@ from convtrain.train.finish import PICTURE_NAME, finish
 from convtrain.train.loop import LoopResult, StopFlag, catch_stop_signals, train
 from convtrain.train.metrics import Metrics
 from convtrain.train.session import Session, SessionOptions
+from convtrain.train.stepper import EpochReport
 
 DEFAULT_EPOCHS = 600
 
@@ -55,7 +56,8 @@ def run(
                 console.print(f"Already at epoch {session.epoch}, past {goal}: nothing to train.")
         console.print(session.describe(), soft_wrap=True)
         timing = TimingLog(session.execution) if os.environ.get("CONV_TIME", "") not in ("", "0") else None
-        result = _train(session, goal, checkpoint_every, stop, timing, quiet)
+        history: list[EpochReport] = []
+        result = _train(session, goal, checkpoint_every, stop, timing, quiet, history)
         if stop.signal is not None:
             kept = (
                 f"epoch {session.epoch} is in {session.checkpoint_path}" if session.epoch else "nothing was trained yet"
@@ -67,7 +69,7 @@ def run(
             console.print(timing.render(result.seconds), soft_wrap=True)
         console.print(f"{metrics}\nwrote {out / PACKAGE_NAME} and {out / PICTURE_NAME}")
         if json_:
-            typer.echo(json.dumps(_summary(session, result, metrics, out)))
+            typer.echo(json.dumps(_summary(session, result, history, metrics, out)))
 
 
 def _epochs(n: str | None, until: int | None) -> int:
@@ -88,7 +90,13 @@ def _epochs(n: str | None, until: int | None) -> int:
 
 
 def _train(
-    session: Session, goal: int, checkpoint_every: int, stop: StopFlag, timing: TimingLog | None, quiet: bool
+    session: Session,
+    goal: int,
+    checkpoint_every: int,
+    stop: StopFlag,
+    timing: TimingLog | None,
+    quiet: bool,
+    history: list[EpochReport],
 ) -> LoopResult:
     def run(active: tuple[int, ...], repeat: int = 1) -> None:
         if timing is None:
@@ -97,6 +105,10 @@ def _train(
             for _ in range(repeat):
                 timing.add(session.engine.measure(active))
 
+    def watch(report: EpochReport) -> None:
+        history.append(report)
+        progress.update(report)
+
     with Progress(session.epoch, goal, quiet=quiet) as progress:
         return train(
             session,
@@ -104,7 +116,7 @@ def _train(
             goal,
             checkpoint_every=checkpoint_every,
             stop=stop,
-            watch=progress.update,
+            watch=watch,
         )
 
 
@@ -120,7 +132,11 @@ def _finish(session: Session, out: Path, dumps: list[Dump], *, trained: bool) ->
     return metrics
 
 
-def _summary(session: Session, result: LoopResult, metrics: Metrics, out: Path) -> dict[str, Any]:
+def _summary(
+    session: Session, result: LoopResult, history: list[EpochReport], metrics: Metrics, out: Path
+) -> dict[str, Any]:
+    """The results as JSON. ``history`` has epoch and mse wherever the host looked; ``memory`` is in bytes."""
+    errors = (finite({"mse": report.loss["mse"]})["mse"] for report in history)
     return {
         "device": session.execution.snapshot.name,
         "driver": session.execution.snapshot.driver_info,
@@ -131,6 +147,8 @@ def _summary(session: Session, result: LoopResult, metrics: Metrics, out: Path) 
         "ms_per_epoch": 1e3 * result.seconds / result.epochs if result.epochs else None,
         "loss": finite(result.report.loss) if result.report else None,
         "lr": result.report.lr if result.report else None,
+        "history": [[report.epoch, error] for report, error in zip(history, errors, strict=True)],
+        "memory": session.execution.device_memory.total + session.execution.host_memory.total,
         "metrics": finite(metrics.to_json()),
         "checkpoint": str(session.checkpoint_path) if session.epoch else None,
         "model": str(out / PACKAGE_NAME),
