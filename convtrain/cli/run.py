@@ -47,13 +47,13 @@ def run(
         raise InputError(f"--checkpoint-every {checkpoint_every}: give a number of epochs, 0 or more.")
     console = Console(stderr=True, highlight=False, quiet=quiet)
     with catch_stop_signals() as stop, Session(SessionOptions(res, device, plan, fresh)) as session:
-        ensure_folder(out)
         dumps = parse_dumps(session.plan, dump or [])
         goal = session.epoch + epochs if until is None else until
         if goal <= session.epoch:
             require_available(session, dumps)
             if goal < session.epoch:
                 console.print(f"Already at epoch {session.epoch}, past {goal}: nothing to train.")
+        ensure_folder(out)
         console.print(session.describe(), soft_wrap=True)
         timing = TimingLog(session.execution) if os.environ.get("CONV_TIME", "") not in ("", "0") else None
         history: list[EpochReport] = []
