@@ -103,7 +103,7 @@ def test_state_that_a_plan_needs_and_the_checkpoint_lacks(tmp_path: Path, archiv
         for plan, reason in (
             (with_buffer(reference_plan(), "GW", dump=True), "has no GW"),
             (with_buffer(reference_plan(), "adam_m", elements=9), "48 bytes of adam_m instead of 36"),
-            (with_buffer(reference_plan(), "adam_m", label="state"), "has no state"),
+            (with_buffer(reference_plan(), "adam_m", label="state"), "16 bytes of state instead of 48"),
         ):
             with pytest.raises(InputError, match=f"{reason}.*--plan reference.*--fresh"):
                 checkpoint.restore(plan)

@@ -123,15 +123,16 @@ class Checkpoint(Resource):
     def restore(self, plan: Plan) -> dict[str, Data]:
         """The bytes of ``plan``'s dump set, by label.
 
-        Buffers are matched by label and must have the same length. A uniform block is copied whole where the layout is
-        the same, else field by field (name and type); fields that the checkpoint does not have start at their initial
-        value. Raises InputError for state that the checkpoint does not have.
+        Buffers are matched by label and must have the same length, also where one plan keeps in a buffer (the device
+        advances it) what the other keeps in a uniform block (the host does). Two uniform blocks are copied whole where
+        the layout is the same, else field by field (name and type); fields that the checkpoint does not have start at
+        their initial value. Raises InputError for state that the checkpoint does not have.
         """
         mine = {item.label: item for item in self.entries}
         state: dict[str, Data] = {}
         for item in state_entries(plan):
             source = mine.get(item.label)
-            if source is None or (source.uniform is None) != (item.uniform is None):
+            if source is None:
                 raise self._misfit(plan, f"has no {item.label}")
             if source.uniform and item.uniform:
                 state[item.label] = _convert(self.read(source), source.uniform, item.uniform)
