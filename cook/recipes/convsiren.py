@@ -16,6 +16,7 @@ from convtrain.graph.builder import (
     Kernel,
     PassSpec,
     PortRef,
+    PortSpec,
     UniformSpec,
     data,
     share,
@@ -60,7 +61,8 @@ class Reference:
         self._forward()
         self._loss()
         self._backward()
-        self._update()
+        self._adam()
+        self._muon()
         self._average()
         self.graph.bcast(self.weights, self._weight_readers, port=0)
         self.graph.alias(self.gradient).to(*self.gradient_writers)
@@ -459,7 +461,7 @@ class Reference:
 
     # Update
 
-    def _update(self) -> None:
+    def _adam(self) -> None:
         model, graph, cost = self.model, self.graph, self.cost
         others = model.weights - model.layers * model.mix_size
         upd = graph.add(
@@ -483,6 +485,10 @@ class Reference:
         )
         self._weight_readers.append(upd)
         self.gradient_writers.append(upd[1])
+        graph.alias(self.loss).to(upd[4])
+
+    def _muon(self) -> None:
+        model, graph, cost = self.model, self.graph, self.cost
         mixes = model.layers * model.mix_size
         prep = graph.add(
             "muon_prep",
@@ -505,7 +511,7 @@ class Reference:
             **cost.copy(2 * mixes),
         )
         self.gradient_writers.append(prep[0])
-        graph.alias(self.loss).to(upd[4], prep[1])
+        graph.alias(self.loss).to(prep[1])
         y = self._newton_schulz(prep[3])
         apply = graph.add(
             "muon_apply",
@@ -579,28 +585,21 @@ class Reference:
 
     # Average
 
-    def _average(self) -> None:
-        model, graph, cost = self.model, self.graph, self.cost
-        slots = model_window(model)
-        record = graph.add(
+    def _record(self) -> PassSpec:
+        model = self.model
+        return self.graph.add(
             "wavg_acc",
             Kernel("wavg_acc.slang", threads=(model.weights, 1, 1)),
             group="average",
-            ports=[
-                share(0, "weights", READ),
-                size(
-                    1,
-                    "ring",
-                    WRITE,
-                    slots * model.weights,
-                    label="weight_ring",
-                    shape=(slots, model.weights),
-                    dump=True,
-                ),
-            ],
+            ports=[share(0, "weights", READ), ring_port(model)],
             uniform=UniformSpec(controls={"ring_slot": "slot"}),
-            **cost.copy(model.weights),
+            **self.cost.copy(model.weights),
         )
+
+    def _average(self) -> None:
+        model, graph, cost = self.model, self.graph, self.cost
+        slots = model_window(model)
+        record = self._record()
         apply = graph.add(
             "wavg_apply",
             Kernel("wavg_apply.slang", values={"cfg": {"SLOTS": slots}}, threads=(model.weights, 1, 1)),
@@ -659,3 +658,10 @@ def gemm_tile(outputs: int) -> int:
 def model_window(model: ModelConfig) -> int:
     """Records of the weight ring."""
     return model.average_window
+
+
+def ring_port(model: ModelConfig) -> PortSpec:
+    """Port 1 of the pass that records weights: the ring of the last epochs' weights."""
+    slots = model_window(model)
+    shape = (slots, model.weights)
+    return size(1, "ring", WRITE, slots * model.weights, label="weight_ring", shape=shape, dump=True)

@@ -1,7 +1,7 @@
 """Where the fused plan computes: the pixels that the loss can see, and how they are stored and cut into tiles.
 
-The value of a feature map matters only as far from the image as the layers above it reach, at most HALO. Maps are stored
-in 8 x 8 blocks (see ``slang/fused/map.slang``), with a margin wide enough for any tile and its neighbourhood.
+The value of a feature map matters only as far from the image as the layers above it reach, at most HALO. Maps are
+stored in 8 x 8 blocks (see ``slang/fused/map.slang``), with a margin wide enough for any tile and its neighbourhood.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Regions:
     def __init__(self, model: ModelConfig, span: int) -> None:
         self._model = model
         self._span = span
-        self._reach = min(model.halo, model.radius * model.layers)
+        self._reach = min(model.halo, model.radius * (model.layers - 1))
         self.origin_x = BLOCK * (ceil_div(self._reach, BLOCK) + 1)
         self.origin_y = BLOCK * ceil_div(self._reach + model.radius, BLOCK)
 
@@ -75,22 +75,23 @@ class Regions:
         )
 
     def features(self, layer: int) -> Region:
-        """Where h of this layer counts: layer 0 is the stem's, layer LAYERS the head's."""
+        """Where h of this layer counts: layer LAYERS is the head's."""
         return self._around(self._model.radius * (self._model.layers - layer))
 
     @cached_property
-    def stem(self) -> Region:
-        return self.features(0)
+    def widest(self) -> Region:
+        """Where the first layer's output counts, and with it the stem's features and their convolution."""
+        return self.features(1)
 
     @cached_property
     def strips(self) -> int:
-        tiles = ceil_div(self.stem.strips, self._span)
-        return self.stem.strip0 + tiles * self._span + 1
+        tiles = ceil_div(self.widest.strips, self._span)
+        return self.widest.strip0 + tiles * self._span + 1
 
     @cached_property
     def blocks(self) -> int:
-        tiles = ceil_div(self.stem.rows, TILE_ROWS)
-        return ceil_div(self.stem.y0 + tiles * TILE_ROWS + self._model.radius, BLOCK)
+        tiles = ceil_div(self.widest.rows, TILE_ROWS)
+        return ceil_div(self.widest.y0 + tiles * TILE_ROWS + self._model.radius, BLOCK)
 
     @property
     def elements(self) -> int:
