@@ -34,13 +34,16 @@ class Cost:
         return {"nbytes": 4 * (taps + model.nf * model.kn), "flops": taps * model.kn * (SINE + 6)}
 
     def stem(self) -> Work:
-        return {"nbytes": 8 * self._features, "flops": self._features * (2 * SINE + 5)}
+        return {"nbytes": 8 * self._features, "flops": self._features * (SINE + 5)}
 
     def depthwise(self) -> Work:
         return {"nbytes": 8 * self._features, "flops": 2 * self._features * self._model.taps}
 
     def copy(self, elements: int) -> Work:
         return {"nbytes": 8 * elements, "flops": elements}
+
+    def reduce(self, parts: int, elements: int) -> Work:
+        return {"nbytes": 4 * (parts + 1) * elements, "flops": parts * elements}
 
     def gemm(self) -> Work:
         model = self._model
