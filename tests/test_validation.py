@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from workspace import Workspace, environment, photograph
+from workspace import SMALL, SMALL_SIZE, Workspace, environment, photograph
 
 VALIDATE = {"CONV_VALIDATE": "1"}
 WITHOUT_BARRIERS = """
@@ -30,7 +30,7 @@ def _layer_is_installed(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 def test_cook_run_resume_render_are_silent(workspace: Workspace, driver: dict[str, str]) -> None:
     workspace.env = {**driver, **VALIDATE}
-    workspace.cook(photograph(17, 14), nf=16, layers=2, ks=3, kn=4)
+    workspace.cook(photograph(*SMALL_SIZE), **SMALL)
     said = workspace.run(3, "--dump=GW=gw.npy").stderr
     said += workspace.run(2).stderr
     said += workspace.run(1, env={"CONV_TIME": "1"}).stderr
