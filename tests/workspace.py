@@ -49,7 +49,7 @@ def photograph(width: int, height: int, seed: int = 0) -> NDArray[np.uint8]:
 
 @dataclass
 class Workspace:
-    """A folder with ``res_train`` and ``res``; what ``env`` adds to every command's environment; the plan of every run."""
+    """A folder with ``res_train`` and ``res``. ``env`` is added to the environment of commands; runs use ``plan``."""
 
     folder: Path
     env: dict[str, str] = field(default_factory=dict)
