@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 from convtrain.graph.builder import Graph
 from cook.model import ModelConfig
+from cook.recipes.fused import Fused, is_fusable
 from cook.recipes.reference import Reference
-from cook.recipes.reference.update import NEWTON_SCHULZ_STEPS, ring_port
-
-__all__ = ["NEWTON_SCHULZ_STEPS", "Reference", "build", "ring_port"]
 
 
 def build(model: ModelConfig) -> Sequence[Graph]:
-    """The plans of the recipe."""
-    return [Reference(model).build()]
+    """The plans of the recipe: ``reference`` for any model, ``fused`` for those that its kernels suit."""
+    plans: list[type[Reference]] = [Reference, Fused] if is_fusable(model) else [Reference]
+    return [plan(model).build() for plan in plans]

@@ -36,6 +36,7 @@ class Scratch:
     name: str
     access: Access
     elements: int
+    dtype: str = "f32"
 
 
 def ceil_div(count: int, part: int) -> int:
@@ -80,6 +81,7 @@ class Base:
         infer: bool = False,
         skip: bool = False,
         uniform: UniformSpec | None = None,
+        covers: Iterable[str] = (),
     ) -> PassSpec:
         """Append a pass and join its ports."""
         specs: list[PortSpec] = []
@@ -90,14 +92,24 @@ class Base:
                 owner = self._scratch.get((name, port.name))
                 if owner is None:
                     owned.append(port)
-                    port = size(port.number, port.name, port.access, port.elements)
+                    port = size(port.number, port.name, port.access, port.elements, dtype=port.dtype)
                 else:
                     port = link(port.number, port.name, port.access, owner)
             if isinstance(port, Link):
                 sources.append((port.spec.number, port.source))
                 port = port.spec
             specs.append(port)
-        made = self.graph.add(name, kernels, group=group, ports=specs, infer=infer, skip=skip, uniform=uniform, **work)
+        made = self.graph.add(
+            name,
+            kernels,
+            group=group,
+            ports=specs,
+            infer=infer,
+            skip=skip,
+            uniform=uniform,
+            covers=covers,
+            **work,
+        )
         for number, source in sources:
             self.graph.alias(source).to(made[number])
         for scratch in owned:
@@ -116,9 +128,10 @@ class Base:
         infer: bool = False,
         skip: bool = False,
         uniform: UniformSpec | None = None,
+        covers: Iterable[str] = (),
     ) -> PassSpec:
         """``_add`` a pass whose port 0 is ``weights``."""
         ports = [share(0, "weights", access), *ports]
-        made = self._add(name, kernels, group, ports, work, infer=infer, skip=skip, uniform=uniform)
+        made = self._add(name, kernels, group, ports, work, infer=infer, skip=skip, uniform=uniform, covers=covers)
         self._weight_readers.append(made)
         return made

@@ -10,14 +10,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from cook.model import ModelConfig
+from cook.recipes.reference.base import ceil_div
 
 BLOCK = 8  # columns of a strip, rows of a block
 TILE_ROWS = 32  # rows of a tile of the depthwise kernels
 Values = dict[str, int]
-
-
-def ceil_div(count: int, part: int) -> int:
-    return -(-count // part)
 
 
 @dataclass(frozen=True)

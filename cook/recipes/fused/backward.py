@@ -1,0 +1,165 @@
+"""Backward passes of the fused plan, from DlOut to the gradient of every weight."""
+
+from __future__ import annotations
+
+from convtrain.graph.builder import READ, WRITE, Kernel, PassSpec, PortRef, size
+from convtrain.graph.types import STORE
+from cook.recipes.fused.base import MIX_SHAPE, MIX_SLICES, SPAN, STATE_WORDS, FusedBase, share_out
+from cook.recipes.reference.base import Scratch, ceil_div, link
+
+HEAD_FEATURES, HEAD_WARPS = 8, 4  # features that an invocation of head_back takes, and warps in its workgroups
+CONV_WARPS = 2
+MIX_ACROSS = 4  # warps along the inputs of a layer's weight gradient
+LANES = 128  # workgroup size of gather
+
+
+class Backward(FusedBase):
+    """Two passes a layer, but one for layer 0, whose convolution stem_back takes along; then the shares are added."""
+
+    def _backward(self) -> None:
+        head_share = self._head_back()
+        for layer in reversed(range(self.model.layers)):
+            mix = self._mix_back(layer)
+            if layer > 0:
+                conv = self._conv_back(layer, mix)
+        self._gather(mix[6], conv[5], self._stem_back(mix), head_share)
+
+    def _head_back(self) -> PortRef:
+        model, region = self.model, self.regions.features(self.model.layers)
+        self.shares["HEAD"] = slices = share_out(region.strips * ceil_div(model.height, 32), 256)
+        values = {"STRIP0": region.strip0, "STRIPS": region.strips, "SLICES": slices, **self.regions.origin}
+        head = self._add_reader(
+            "head_back",
+            self._on_halves(
+                "head_back",
+                (slices, model.nf // (HEAD_FEATURES * HEAD_WARPS), 1),
+                geometry=self.regions.geometry,
+                region={**values, "GROUP": HEAD_FEATURES, "WARPS": HEAD_WARPS},
+            ),
+            "backward",
+            [
+                link(1, "h", READ, self.features[-1]),
+                link(2, "dl_out", READ, self.dl_out),
+                size(3, "state", READ, STATE_WORDS, label="state", dtype="u32", dump=True),
+                self._map(4, "dm"),
+                size(5, "partial", WRITE, slices * (model.nf + 1) * 3),
+            ],
+            self._work(2, 30),
+            covers=("bwd_head_x", "bwd_head_w", "bwd_sin_dm"),
+        )
+        self.state, self.dm = head[3], head[4]
+        return head[5]
+
+    def _mix_back(self, layer: int) -> PassSpec:
+        model, region, widest = self.model, self.regions.features(layer + 1), self.regions.widest
+        self.shares["MIX"] = slices = share_out(widest.strips * widest.blocks, MIX_SLICES // 2)
+        return self._add(
+            "mix_back",
+            self._on_matrices(
+                "mix_back",
+                (2 * slices, 1, 1),
+                geometry=self.regions.geometry,
+                region={**self._blocks(region, slices), **region.box, "LAYER": layer},
+                shape={**MIX_SHAPE, "ACROSS": MIX_ACROSS},
+            ),
+            "backward",
+            [
+                link(0, "h", READ, self.features[layer]),
+                link(1, "d", READ, self.convolved[layer]),
+                link(2, "dm", READ, self.dm),
+                link(3, "mixes", READ, self.mixes),
+                Scratch(4, "dh", WRITE, self.regions.elements, STORE),
+                Scratch(5, "dd", WRITE, self.regions.elements, STORE),
+                Scratch(6, "partial", WRITE, model.layers * slices * model.mix_size),
+            ],
+            self._work(5, 8 * model.nf),
+            covers=("gemm_mixx", "unpack_dm", "gemm_mixw"),
+        )
+
+    def _conv_back(self, layer: int, mix: PassSpec) -> PassSpec:
+        model, region = self.model, self.regions.features(layer)
+        self.shares["TAPS"] = slices = self._tiles(self.regions.widest, 51)["SLICES"]
+        return self._add(
+            "conv_back",
+            self._on_matrices(
+                "conv_back",
+                (model.nf // CONV_WARPS, slices, 1),
+                geometry=self.regions.geometry,
+                window={"RADIUS": model.radius, "SPAN": SPAN, "WARPS": CONV_WARPS},
+                region={**self._tiles(region, slices), **region.box, "SLICES": slices, "LAYER": layer},
+                source=self.regions.features(layer + 1).box,
+            ),
+            "backward",
+            [
+                link(0, "h", READ, self.features[layer]),
+                link(1, "dh", READ, mix[4]),
+                link(2, "dd", READ, mix[5]),
+                link(3, "taps", READ, self.taps),
+                link(4, "dm", WRITE, self.dm),
+                Scratch(5, "partial", WRITE, (model.layers - 1) * slices * model.nf * (model.taps + 1)),
+            ],
+            self._work(4, 4 * model.taps),
+            covers=("bwd_dw_x", "bwd_dw_k", "bwd_sin_dm"),
+        )
+
+    def _stem_back(self, mix: PassSpec) -> PortRef:
+        model, region = self.model, self.regions.widest
+        self.shares["STEM"] = slices = share_out(region.strips * ceil_div(region.rows, 32), 51)
+        values = {"STRIP0": region.strip0, "STRIPS": region.strips, **region.box, "SLICES": slices}
+        stem = self._add_reader(
+            "stem_back",
+            self._on_halves(
+                "stem_back",
+                (model.nf // 4, slices, 1),
+                geometry=self.regions.geometry,
+                region={**values, **self.regions.origin},
+            ),
+            "backward",
+            [
+                link(1, "waves", READ, self.waves),
+                link(2, "dh", READ, mix[4]),
+                link(3, "dd", READ, mix[5]),
+                size(4, "partial", WRITE, slices * model.nf * 6),
+            ],
+            self._work(2, 60),
+            covers=("bwd_dw_x", "bwd_dw_k", "bwd_kern", "bwd_stem"),
+        )
+        return stem[4]
+
+    def _gather(self, mix_share: PortRef, tap_share: PortRef, stem_share: PortRef, head_share: PortRef) -> None:
+        model = self.model
+        outputs = model.layers * model.mix_size + model.nf * (model.taps + 1 + 3) + 3 * (model.nf + 1)
+        reports = ceil_div(outputs, LANES)
+        gather = self._add(
+            "gather",
+            Kernel("fused/gather.slang", {"slices": self.shares}, groups=(reports, 1, 1)),
+            "backward",
+            [
+                link(0, "state", READ, self.state),
+                link(1, "weights", READ, self.weights),
+                link(2, "kernel", READ, self.kernel),
+                link(3, "mix", READ, mix_share),
+                link(4, "taps", READ, tap_share),
+                link(5, "stem", READ, stem_share),
+                link(6, "head", READ, head_share),
+                size(7, "gradient", WRITE, model.weights, label="GW"),
+                size(8, "tap_gradient", WRITE, model.nf * model.taps),
+                size(9, "broken", WRITE, reports, dtype="u32"),
+            ],
+            self.cost.reduce(self.shares["MIX"], model.layers * model.mix_size),
+            covers=("reduce_mixw", "bwd_kern"),
+        )
+        self.gradient = gather[7]
+        self._add_reader(
+            "kern_back",
+            Kernel("fused/kern_back.slang", {"dims": {"REPORTS": reports}}, groups=(model.nf + model.kn + 1, 1, 1)),
+            "backward",
+            [
+                link(1, "tap_gradient", READ, gather[8]),
+                link(2, "broken", READ, gather[9]),
+                link(3, "gradient", WRITE, self.gradient),
+                link(4, "loss", WRITE, self.loss),
+            ],
+            self.cost.kern(),
+            covers=("bwd_kern",),
+        )

@@ -1,0 +1,82 @@
+"""What the parts of the fused plan share: maps, regions, and kernels on matrix units or fp16 storage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from convtrain.graph.builder import WRITE, Kernel, PortRef, PortSpec, size
+from convtrain.graph.types import STORE, MatrixShape, Requirements
+from cook.recipes.cost import Work
+from cook.recipes.fused.regions import TILE_ROWS, Region, Regions, Values
+from cook.recipes.reference.base import Base, ceil_div
+
+SPAN = 4  # strips of a tile of the depthwise kernels
+STATE_WORDS = 12  # slang/fused/state.slang; as many as the state block of the reference
+MIX_SHAPE = {"WARPS": 16, "DOWN": 8}  # warps of a mixing product, and how many of them lie along the features
+MIX_SLICES = 132  # workgroups that share the products of a layer
+
+Groups = tuple[int, int, int]
+Constants = Mapping[str, int | float]
+
+HALF = Requirements(storage_16bit=True, float16=True)
+MATRIX = Requirements(
+    matrix=MatrixShape(16, 16, 16, "f16", "f16", "f32", "f32"),
+    subgroup_size=32,
+    subgroup_ops=("basic",),
+    storage_16bit=True,
+    float16=True,
+    memory_model=True,
+)
+
+
+def share_out(tiles: int, most: int) -> int:
+    """In how many slices ``tiles`` are dealt: at most ``most``, and evenly."""
+    return ceil_div(tiles, ceil_div(tiles, most))
+
+
+class FusedBase(Base):
+    """``features`` and ``convolved`` are the maps h and d of each layer; ``shares`` counts the slices by kind."""
+
+    taps: PortRef
+    mixes: PortRef
+    waves: PortRef
+    state: PortRef
+    dm: PortRef
+
+    def prepare(self) -> None:
+        self.regions = Regions(self.model, SPAN)
+        self.features: list[PortRef] = []
+        self.convolved: list[PortRef] = []
+        self.shares: dict[str, int] = {}
+
+    def _on_matrices(self, name: str, groups: Groups, **values: Constants) -> Kernel:
+        """A kernel on matrix units; ``slang/fused/<name>_matrix``."""
+        return Kernel(
+            f"fused/{name}_matrix.slang", values, groups=groups, name="matrix", requires=MATRIX, storage="f16"
+        )
+
+    def _on_halves(self, name: str, groups: Groups, **values: Constants) -> Kernel:
+        """A plain kernel on fp16 storage; ``slang/fused/<name>``."""
+        return Kernel(f"fused/{name}.slang", values, groups=groups, name="half", requires=HALF, storage="f16")
+
+    def _map(self, number: int, name: str) -> PortSpec:
+        """A port that owns a feature map."""
+        return size(number, name, WRITE, self.regions.elements, dtype=STORE)
+
+    def _tiles(self, region: Region, most: int) -> Values:
+        """A region in tiles of the depthwise kernels, dealt to at most ``most`` slices."""
+        across = ceil_div(region.strips, SPAN)
+        tiles = across * ceil_div(region.rows, TILE_ROWS)
+        dealt = {"TILES_X": across, "TILES": tiles, "SLICES": share_out(tiles, most)}
+        return {"STRIP0": region.strip0, "STRIPS": region.strips, **dealt}
+
+    def _blocks(self, region: Region, slices: int) -> Values:
+        """A region in the blocks of 8 x 8 pixels that the mixing products take."""
+        tiles = region.strips * region.blocks
+        place = {"STRIP0": region.strip0, "STRIPS": region.strips, "BLOCK0": region.block0}
+        return {**place, "TILES": tiles, "SLICES": slices}
+
+    def _work(self, maps: int, flops: int) -> Work:
+        """Declared cost of a pass that moves this many maps, with ``flops`` operations an element."""
+        elements = self.model.pixels * self.model.nf
+        return {"nbytes": 2 * maps * elements, "flops": flops * elements}

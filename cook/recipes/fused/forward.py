@@ -1,0 +1,149 @@
+"""Forward passes of the fused plan: what the kernels multiply by, stem, layers and head."""
+
+from __future__ import annotations
+
+from convtrain.graph.builder import READ, WRITE, Kernel, PassSpec, PortRef, UniformSpec, data, size
+from convtrain.graph.types import STORE
+from cook.recipes.fused.base import MIX_SHAPE, MIX_SLICES, SPAN, FusedBase, share_out
+from cook.recipes.reference.base import ceil_div, link
+
+
+class Forward(FusedBase):
+    """Two passes a layer, but one for layer 0, whose convolution the stem brings along."""
+
+    def _forward(self) -> None:
+        self._kern()
+        self._operands()
+        stem = self._plane_waves()
+        self.features.append(stem[2])
+        self.convolved.append(stem[3])
+        for layer in range(self.model.layers):
+            if layer > 0:
+                self.convolved.append(self._conv(layer))
+            self.features.append(self._mix(layer))
+        self._head()
+
+    def _kern(self) -> None:
+        model = self.model
+        taps = model.nf * model.taps
+        kern = self._add(
+            "kern",
+            Kernel("kern.slang", threads=(taps, 1, 1)),
+            "forward",
+            [
+                data(0, "weights", READ, model.weights, "weights", label="WBuf", dump=True),
+                size(1, "kernel", WRITE, taps, label="KBuf", shape=(model.nf, model.ks, model.ks)),
+            ],
+            self.cost.kern(),
+            infer=True,
+        )
+        self.weights, self.kernel = kern[0], kern[1]
+
+    def _operands(self) -> None:
+        model = self.model
+        toeplitz, mixes = 1024 * (model.radius + 1) * model.nf, 2 * model.layers * model.mix_size
+        operands = self._add_reader(
+            "operands",
+            self._on_halves("operands", (ceil_div((toeplitz + mixes) // 2 + model.nf, 128), 1, 1)),
+            "forward",
+            [
+                link(1, "kernel", READ, self.kernel),
+                size(2, "taps", WRITE, toeplitz, dtype=STORE),
+                size(3, "mixes", WRITE, mixes, dtype=STORE),
+                size(4, "waves", WRITE, 2 * model.nf),
+            ],
+            self.cost.copy(toeplitz + mixes),
+            infer=True,
+            covers=("pack_mix", "pack_wmix"),
+        )
+        self.taps, self.mixes, self.waves = operands[2], operands[3], operands[4]
+
+    def _plane_waves(self) -> PassSpec:
+        region = self.regions.widest
+        values = {"STRIP0": region.strip0, "STRIPS": region.strips, "Y0": region.y0, "YN": region.rows}
+        return self._add_reader(
+            "stem",
+            self._on_halves(
+                "stem",
+                (ceil_div(region.rows, 32), ceil_div(region.strips, 4), self.model.nf),
+                geometry=self.regions.geometry,
+                region={**values, **self.regions.origin},
+            ),
+            "forward",
+            [link(1, "waves", READ, self.waves), self._map(2, "h"), self._map(3, "d")],
+            self._work(2, 45),
+            infer=True,
+            uniform=UniformSpec(controls={"offset_x": "offset_x", "offset_y": "offset_y"}),
+            covers=("stem_train", "dw"),
+        )
+
+    def _conv(self, layer: int) -> PortRef:
+        model, region = self.model, self.regions.features(layer + 1)
+        tiles = self._tiles(region, 97)
+        conv = self._add(
+            "conv",
+            self._on_matrices(
+                "conv",
+                (model.nf, tiles["SLICES"], 1),
+                geometry=self.regions.geometry,
+                window={"RADIUS": model.radius, "SPAN": SPAN, "WARPS": 1},
+                region={**tiles, "Y0": region.y0, "Y1": region.y1},
+                source=self.regions.features(layer).box,
+            ),
+            "forward",
+            [
+                link(0, "h", READ, self.features[layer]),
+                link(1, "taps", READ, self.taps),
+                link(2, "weights", READ, self.weights),
+                self._map(3, "d"),
+            ],
+            self._work(2, 2 * model.taps),
+            infer=True,
+            covers=("dw",),
+        )
+        return conv[3]
+
+    def _mix(self, layer: int) -> PortRef:
+        region = self.regions.features(layer + 1)
+        slices = share_out(region.strips * region.blocks, MIX_SLICES)
+        mix = self._add(
+            "mix",
+            self._on_matrices(
+                "mix",
+                (slices, 1, 1),
+                geometry=self.regions.geometry,
+                region={**self._blocks(region, slices), "LAYER": layer},
+                shape=MIX_SHAPE,
+            ),
+            "forward",
+            [
+                link(0, "h", READ, self.features[layer]),
+                link(1, "d", READ, self.convolved[layer]),
+                link(2, "mixes", READ, self.mixes),
+                self._map(3, "next"),
+            ],
+            self._work(3, 4 * self.model.nf),
+            infer=True,
+            covers=("gemm_mix", "mix_unpack"),
+        )
+        return mix[3]
+
+    def _head(self) -> None:
+        model, region = self.model, self.regions.features(self.model.layers)
+        head = self._add_reader(
+            "head",
+            self._on_halves(
+                "head",
+                (ceil_div(model.height, 32), region.strips, 1),
+                geometry=self.regions.geometry,
+                region={"STRIP0": region.strip0, **self.regions.origin},
+            ),
+            "forward",
+            [
+                link(1, "h", READ, self.features[-1]),
+                size(2, "image", WRITE, self.image, label="Out", shape=self.image_shape),
+            ],
+            self._work(1, 6),
+            infer=True,
+        )
+        self.output = head[2]
