@@ -1,67 +1,52 @@
-"""The worked example of docs/adding-a-pass.md, executed as it stands."""
+"""The page on adding a pass, followed to the letter."""
 
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
-from convtrain.files.container import sha256
-from convtrain.gpu.live.engine import Engine
-from convtrain.gpu.live.instance import choose_device
-from convtrain.gpu.plan import plan_execution
-from convtrain.graph.builder import Graph
-from cook.cache import SpirvCache
-from cook.model import ModelConfig
-from cook.pack import pack
-from cook.recipes.reference import Reference
-from cook.seeds import draw_weights
-from cook.sources import slang_root
-from oracle.layout import Array
-from workspace import ROOT, photograph
+from workspace import ROOT, TINY, environment, photograph
 
-PAGE = (ROOT / "docs" / "adding-a-pass.md").read_text(encoding="utf-8")
-MODEL = ModelConfig(height=6, width=5, nf=8, layers=1, ks=3, kn=4, halo=3)
-LR, RATE = 0.01, 0.1
+PAGE = ROOT / "docs" / "adding-a-pass.md"
 
 
 def block(language: str) -> str:
     """The page's one code block in this language."""
-    (found,) = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
-    return str(found)
+    [text] = re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    return str(text)
 
 
-def weights_after_an_epoch(graph: Graph, folder: Path) -> Array:
-    """The weight buffer after one epoch from the seeds, on the default device."""
-    target = (photograph(MODEL.width, MODEL.height) / np.float32(255)).astype(np.float32)
-    contents = {"weights": draw_weights(MODEL).tobytes(), "target": target.tobytes()}
-    seeds = {name: sha256(content) for name, content in contents.items()}
-    made = pack(
-        [graph],
-        packs={"model": MODEL.pack()},
-        roots=[folder, slang_root()],
-        cache=SpirvCache(folder / "spirv"),
-        seeds=seeds,
-    )
-    blobs = {**made.blobs, **{seeds[name]: content for name, content in contents.items()}}
-    plan = made.plans["reference"]
-    with Engine(plan_execution(choose_device(None), plan), blobs.__getitem__) as engine:
-        for name, value in (("lr", LR), ("beta1_correction", 0.1), ("beta2_correction", 0.001)):
-            for control in plan.roles.controls[name]:
-                engine.uniform(control.index)[control.field] = value
-        engine.run(tuple(item.index for item in plan.passes if not item.skip))
-        return np.frombuffer(engine.read("WBuf"), np.float32)
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A copy of the project with the page's edits made."""
+    for name in ("convtrain", "cook", "slang"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "slang" / "grad_norm.slang").write_text(block("slang"))
+    recipe = tmp_path / "cook" / "recipes" / "convsiren.py"
+    before, after = "plan(model).build()", "with_gradient_norm(plan(model))"
+    source = recipe.read_text()
+    assert source.count(before) == 1
+    recipe.write_text(source.replace(before, after) + "\n\n" + block("python"))
+    return tmp_path
 
 
-def test_the_example_decays_the_mixing_matrices_and_nothing_else(tmp_path: Path) -> None:
-    (tmp_path / "decay.slang").write_text(block("slang"), encoding="utf-8")
-    module: dict[str, type[Reference]] = {}
-    exec(block("python"), module)
-    plain = weights_after_an_epoch(Reference(MODEL).build(), tmp_path)
-    decayed = weights_after_an_epoch(module["Decayed"](MODEL).build(), tmp_path)
-    mix = MODEL.slot("mix.0")
-    inside = slice(mix.offset, mix.offset + mix.size)
-    np.testing.assert_allclose(decayed[inside], plain[inside] * (1 - LR * RATE), rtol=1e-6)
-    outside = np.delete(plain, inside)
-    assert (np.delete(decayed, inside) == outside).all()
+def test_the_example_works(checkout: Path) -> None:
+    from PIL import Image
+
+    Image.fromarray(photograph(13, 12)).save(checkout / "photo.png")
+    env = environment() | {"PYTHONPATH": str(checkout)}
+    settings = [f"--set={name}={value}" for name, value in TINY.items()]
+    python = [sys.executable, "-m", "convtrain"]
+    subprocess.run([*python, "cook", "photo.png", *settings], cwd=checkout, env=env, check=True, capture_output=True)
+    script = block("sh").replace("convtrain cook\n", "").replace("convtrain", f"{sys.executable} -m convtrain")
+    script = script.replace("python -c", f"{sys.executable} -c")
+    subprocess.run(["sh", "-ec", script], cwd=checkout, env=env, check=True, capture_output=True)
+    norm, gradient = np.load(checkout / "norm.npy"), np.load(checkout / "gradient.npy")
+    assert norm == pytest.approx(np.linalg.norm(gradient), rel=1e-5)
+    assert norm[0] > 0
