@@ -76,19 +76,24 @@ class Regions:
         return self._around(self._model.radius * (self._model.layers - layer))
 
     @cached_property
+    def _all(self) -> list[Region]:
+        return [self.features(layer) for layer in range(1, self._model.layers + 1)]
+
+    @cached_property
     def widest(self) -> Region:
         """Where the first layer's output counts, and with it the stem's features and their convolution."""
         return self.features(1)
 
     @cached_property
     def strips(self) -> int:
-        tiles = ceil_div(self.widest.strips, self._span)
-        return self.widest.strip0 + tiles * self._span + 1
+        """As many as the last tile of any layer reaches, and one more."""
+        return max(item.strip0 + ceil_div(item.strips, self._span) * self._span for item in self._all) + 1
 
     @cached_property
     def blocks(self) -> int:
-        tiles = ceil_div(self.widest.rows, TILE_ROWS)
-        return ceil_div(self.widest.y0 + tiles * TILE_ROWS + self._model.radius, BLOCK)
+        """As many as the last tile of any layer reaches with its neighbourhood."""
+        last = max(item.y0 + ceil_div(item.rows, TILE_ROWS) * TILE_ROWS for item in self._all)
+        return ceil_div(last + self._model.radius, BLOCK)
 
     @property
     def elements(self) -> int:

@@ -1,0 +1,57 @@
+"""Plan `fused` against plan `reference` on a device with matrix units: every gradient, on fresh and on trained weights."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+
+from convtrain.gpu.live.instance import choose_device
+from convtrain.graph.types import MatrixShape
+from cook.model import ModelConfig
+from workspace import Workspace, photograph, relative_error
+
+SHAPE = MatrixShape(16, 16, 16, "f16", "f16", "f32", "f32")
+SETTINGS = {"nf": 128, "layers": 3, "ks": 7, "kn": 8}
+
+
+@pytest.fixture
+def cooked_both(workspace: Workspace) -> Workspace:
+    if SHAPE not in choose_device().matrices:
+        pytest.skip("no 16x16x16 matrix units on this machine")
+    workspace.cook(photograph(70, 45), **SETTINGS)
+    return workspace
+
+
+@pytest.mark.parametrize(("before", "limit"), [(0, 1e-2), (100, 5e-2)])
+def test_gradients_agree(cooked_both: Workspace, before: int, limit: float) -> None:
+    place = cooked_both
+    place.plan = "fused"
+    if before:
+        place.run(before)
+    twin = Workspace(place.folder.parent / "twin", plan="reference")
+    shutil.copytree(place.folder, twin.folder)
+    mine, theirs = place.dump(1, "GW", "Out"), twin.dump(1, "GW", "Out")
+    assert relative_error(mine["Out"], theirs["Out"]) < 5e-3
+    halo = SETTINGS["layers"] * (SETTINGS["ks"] // 2) + 2
+    model = ModelConfig(height=45, width=70, halo=halo, **SETTINGS)
+    errors = {
+        slot.name: relative_error(
+            mine["GW"].ravel()[slot.offset : slot.offset + slot.size],
+            theirs["GW"].ravel()[slot.offset : slot.offset + slot.size].astype(np.float64),
+        )
+        for slot in model.slots()
+    }
+    assert max(errors.values()) < limit, errors
+
+
+def test_interrupted_training_gives_the_same_bytes(cooked_both: Workspace) -> None:
+    place = cooked_both
+    place.plan = "fused"
+    twin = Workspace(place.folder.parent / "twin", plan="fused")
+    shutil.copytree(place.folder, twin.folder)
+    place.run(30)
+    twin.run(11)
+    twin.run(19)
+    assert place.snapshot() == twin.snapshot()
