@@ -52,7 +52,7 @@ def test_it_does_the_work_of_every_reference_pass() -> None:
 
 @pytest.mark.parametrize("other", [{"nf": 64}, {"layers": 1}, {"halo": 5}, {"ks": 1}, {"ks": 11, "halo": 40}])
 def test_models_that_the_kernels_do_not_suit_have_the_reference_only(other: dict[str, int]) -> None:
-    model = ModelConfig(**{"height": 40, "width": 40, "layers": 2, "halo": 14, **other})  # type: ignore[arg-type]
+    model = ModelConfig(**{"height": 40, "width": 40, "layers": 2, "halo": 14, **other})
     assert not is_fusable(model)
     assert [graph.name for graph in build(model)] == ["reference"]
     assert [graph.name for graph in build(MODEL)] == ["reference", "fused"]
@@ -145,7 +145,8 @@ def test_the_device_decides_as_the_host_does(device: DeviceSnapshot, tmp_path: P
 def unpack_map(words: bytes, regions: Regions, features: int) -> NDArray[np.uint16]:
     """A stored map as (feature, row, column)."""
     stored = np.frombuffer(words, np.uint16).reshape(regions.strips, regions.blocks, features, 8, 8)
-    return stored.transpose(2, 1, 3, 0, 4).reshape(features, 8 * regions.blocks, 8 * regions.strips)
+    pixels: NDArray[np.uint16] = stored.transpose(2, 1, 3, 0, 4)
+    return pixels.reshape(features, 8 * regions.blocks, 8 * regions.strips)
 
 
 def test_stem_waves_and_toeplitz_matrices(device: DeviceSnapshot, tmp_path: Path) -> None:

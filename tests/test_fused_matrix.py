@@ -1,4 +1,4 @@
-"""Plan `fused` against plan `reference` on a device with matrix units: every gradient, on fresh and on trained weights."""
+"""Plan `fused` against `reference` on a device with matrix units: every gradient, on fresh and on trained weights."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ def test_gradients_agree(cooked_both: Workspace, before: int, limit: float) -> N
         place.run(before)
     twin = Workspace(place.folder.parent / "twin", plan="reference")
     shutil.copytree(place.folder, twin.folder)
-    mine, theirs = place.dump(1, "GW", "Out"), twin.dump(1, "GW", "Out")
+    mine, theirs = (
+        {name: values.astype(np.float64).ravel() for name, values in run.dump(1, "GW", "Out").items()}
+        for run in (place, twin)
+    )
     assert relative_error(mine["Out"], theirs["Out"]) < 5e-3
     halo = SETTINGS["layers"] * (SETTINGS["ks"] // 2) + 2
     model = ModelConfig(height=45, width=70, halo=halo, **SETTINGS)
-    errors = {
-        slot.name: relative_error(
-            mine["GW"].ravel()[slot.offset : slot.offset + slot.size],
-            theirs["GW"].ravel()[slot.offset : slot.offset + slot.size].astype(np.float64),
-        )
-        for slot in model.slots()
-    }
+    errors = {}
+    for slot in model.slots():
+        part = slice(slot.offset, slot.offset + slot.size)
+        errors[slot.name] = relative_error(mine["GW"][part], theirs["GW"][part])
     assert max(errors.values()) < limit, errors
 
 
