@@ -9,6 +9,7 @@ CONV_NO_SUBGROUP_SIZE    no required subgroup size
 CONV_NO_HOST_IMPORT      uniforms and host buffers in mapped memory instead of imported host memory
 CONV_NO_PIPELINE_CACHE   neither read nor write the pipeline cache on disk
 CONV_NO_TIMESTAMPS       no per-pass GPU times
+CONV_NO_SELF_TEST        use a plan without comparing it with the reference first
 CONV_PLAN                the plan that ``auto`` means: a plan's name
 CONV_VALIDATE            run under the Khronos validation layer with synchronisation validation
 ======================== =====================================================================================
@@ -34,6 +35,7 @@ class Switches:
     no_host_import: bool = False
     no_pipeline_cache: bool = False
     no_timestamps: bool = False
+    no_self_test: bool = False
     validate: bool = False
     plan: str | None = None
 
@@ -51,6 +53,7 @@ class Switches:
             no_host_import=on("CONV_NO_HOST_IMPORT"),
             no_pipeline_cache=on("CONV_NO_PIPELINE_CACHE"),
             no_timestamps=on("CONV_NO_TIMESTAMPS"),
+            no_self_test=on("CONV_NO_SELF_TEST"),
             validate=on("CONV_VALIDATE"),
             plan=environment.get("CONV_PLAN") or None,
         )

@@ -18,11 +18,13 @@ from convtrain.files.checkpoint import CHECKPOINT_NAME, Checkpoint, open_checkpo
 from convtrain.files.lock import folder_lock
 from convtrain.gpu.live.engine import Engine
 from convtrain.gpu.live.instance import choose_device
-from convtrain.gpu.plan import ExecutionPlan, Rejected, choose_plan
+from convtrain.gpu.plan import ExecutionPlan, Rejected, choose_plan, plan_execution
+from convtrain.gpu.snapshot import DeviceSnapshot
 from convtrain.gpu.switches import Switches
 from convtrain.graph.types import Plan
 from convtrain.train.metrics import Metrics, psnr, to_u8
 from convtrain.train.schedule import ScheduleConfig
+from convtrain.train.selftest import REFERENCE, verdict
 from convtrain.train.state import device_state, host_state, read_state, write_state
 from convtrain.train.stepper import DeviceStepper, HostStepper, Run, Stepper, read_loss
 
@@ -64,12 +66,24 @@ class Session:
         snapshot = choose_device(options.device)
         self.execution: ExecutionPlan
         self.passed_over: tuple[Rejected, ...]  # plans that would have been better
+        cache_dir = self.folder / "pipelines"
         self.execution, self.passed_over = choose_plan(snapshot, self.archive.plans, switches, options.plan)
-        self.engine: Engine = keep(Engine(self.execution, self.archive.blob, cache_dir=self.folder / "pipelines"))
+        failure = verdict(self.execution, self.archive, cache_dir)
+        if failure is not None:
+            self._pass_over(failure, snapshot, switches, options.plan)
+        self.engine: Engine = keep(Engine(self.execution, self.archive.blob, cache_dir=cache_dir))
         self.plan: Plan = self.execution.plan
         self._host_state = host_state(self.engine, self.plan)
         if saved is not None:
             write_state(self.engine, self.plan, saved.restore(self.plan))
+
+    def _pass_over(self, failure: str, snapshot: DeviceSnapshot, switches: Switches, wanted: str) -> None:
+        """Fall back to the reference; a plan that was asked for by name is an error instead. Raises RunError."""
+        name = self.execution.plan.name
+        if name in (wanted, switches.plan):
+            raise RunError(f"Plan {name}: {failure} Use --plan {REFERENCE}, and report this with `convtrain devices`.")
+        self.passed_over += (Rejected(name, (failure,)),)
+        self.execution = plan_execution(snapshot, self.archive.plans[REFERENCE], switches)
 
     @property
     def checkpoint_path(self) -> Path:
