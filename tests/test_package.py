@@ -120,7 +120,7 @@ def test_the_same_training_gives_the_same_bytes(tmp_path: Path, archive: Trainin
 
 def test_weights_of_another_length_are_a_bug(tmp_path: Path, archive: TrainingArchive) -> None:
     with pytest.raises(ValueError, match="44 bytes of weights instead of 48"):
-        write_package(tmp_path / "m.res", archive, averaged_weights()[4:], METRICS)
+        write_package(tmp_path / "m.res", archive, "reference", averaged_weights()[4:], METRICS)
 
 
 def test_wrong_kinds(tmp_path: Path, archive: TrainingArchive) -> None:
@@ -140,6 +140,7 @@ def test_wrong_kinds(tmp_path: Path, archive: TrainingArchive) -> None:
         ("weights", {}),
         ("metrics", None),
         ("coordinates", None),
+        ("plan", None),
         ("archive", 1),
     ],
 )

@@ -205,7 +205,7 @@ def make_checkpoint(folder: Path, archive: TrainingArchive) -> Path:
 
 def make_package(folder: Path, archive: TrainingArchive) -> Path:
     path = folder / "model.res"
-    write_package(path, archive, averaged_weights(), METRICS)
+    write_package(path, archive, "reference", averaged_weights(), METRICS)
     return path
 
 

@@ -32,11 +32,12 @@ COORDINATES = (
 """How image positions become the network's inputs, for whoever reads a package without this program."""
 
 
-def write_package(path: Path, archive: TrainingArchive, weights: Data, metrics: Mapping[str, Any]) -> str:
+def write_package(path: Path, archive: TrainingArchive, plan: str, weights: Data, metrics: Mapping[str, Any]) -> str:
     """Write a model package atomically and return its identity.
 
-    ``weights`` are the averaged weights, float32 in the archive's layout; non-finite metrics are stored as null. Raises
-    ValueError for weights of another length, InputError or RunError when the file cannot be written.
+    ``plan`` names the plan that was trained and measured; ``weights`` are the averaged weights, float32 in the
+    archive's layout; non-finite metrics are stored as null. Raises ValueError for weights of another length,
+    InputError or RunError when the file cannot be written.
     """
     if memoryview(weights).nbytes != archive.weights.nbytes:
         raise ValueError(f"{memoryview(weights).nbytes} bytes of weights instead of {archive.weights.nbytes}")
@@ -52,6 +53,7 @@ def write_package(path: Path, archive: TrainingArchive, weights: Data, metrics: 
         "image": {"height": archive.config["height"], "width": archive.config["width"], "channels": 3},
         "coordinates": COORDINATES,
         "weights": {**archive.weights.to_json(), "blob": name},
+        "plan": plan,
         "metrics": finite(metrics),
         "plans": {plan.name: to_json(plan) for plan in plans},
     }
@@ -70,6 +72,7 @@ class ModelPackage(Resource):
         super().__init__(container)
         self.archive: str = entry(container, "archive", str)
         self.metrics: dict[str, Any] = entry(container, "metrics", dict[str, Any])
+        self.plan: str = entry(container, "plan", str)
         self.coordinates: str = entry(container, "coordinates", str)
         self.plans: Mapping[str, Plan] = read_plans(container)
         check_blobs(container, dict(self.plans))

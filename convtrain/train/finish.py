@@ -38,6 +38,6 @@ def finish(session: Session, out: Path) -> Metrics:
     apply_average(session)
     metrics = evaluate(session)
     weights = session.engine.read(session.plan.roles.weights)
-    write_package(out / PACKAGE_NAME, session.archive, weights, metrics.to_json())
+    write_package(out / PACKAGE_NAME, session.archive, session.plan.name, weights, metrics.to_json())
     write_png(out / PICTURE_NAME, session.picture())
     return metrics
