@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from convtrain import __version__
+from convtrain.errors import InputError
 from convtrain.files.archive import ARCHIVE_NAME
 from convtrain.files.atomic import ensure_folder
-from convtrain.files.checkpoint import CHECKPOINT_NAME
+from convtrain.files.checkpoint import CHECKPOINT_NAME, open_checkpoint
 from convtrain.files.container import sha256, write_container
 from convtrain.files.lock import folder_lock
 from convtrain.graph.types import to_json
@@ -24,7 +25,7 @@ from cook.presets import Preset, configure, find_preset
 from cook.registry import CONVSIREN, find_recipe
 from cook.seeds import draw_weights
 from cook.sources import slang_root
-from cook.stamp import STAMP_NAME, identity_of, inputs_digest, is_current, write_stamp
+from cook.stamp import STAMP_NAME, inputs_digest, is_current, write_stamp
 
 SPIRV_FOLDER = "spirv"
 
@@ -102,14 +103,26 @@ def cook(options: CookOptions, say: Callable[[str], None] = lambda message: None
             say(warning)
         manifest = _manifest(model, preset, options.recipe, path.name, data, names, packed)
         blobs = {**packed.blobs, **{names[name]: content for name, content in seeds.items()}}
-        before = identity_of(archive)
         # Seeds are read through the memory map and uploaded as they lie.
         identity = write_container(archive, "training", manifest, blobs, raw=names.values())
         write_stamp(stamp, inputs, identity)
-        checkpoint = options.out / CHECKPOINT_NAME
-        if checkpoint.exists() and before != identity:
-            say(f"{checkpoint} belongs to the archive that was there before: `convtrain run --fresh` starts over.")
+        if not _fits(options.out / CHECKPOINT_NAME, identity):
+            say(
+                f"{options.out / CHECKPOINT_NAME} belongs to another archive: `convtrain run --fresh` starts over "
+                "and replaces it; keep a copy to continue with that archive later."
+            )
     return CookResult(archive, time.perf_counter() - started, model, packed)
+
+
+def _fits(checkpoint: Path, identity: str) -> bool:
+    """Whether nothing is to be said: no checkpoint, a damaged one (run says so), or one of this archive."""
+    if not checkpoint.exists():
+        return True
+    try:
+        with open_checkpoint(checkpoint) as found:
+            return found.archive == identity
+    except InputError:
+        return True
 
 
 def _manifest(

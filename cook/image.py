@@ -62,7 +62,8 @@ def load_target(data: bytes, name: str, *, size: tuple[int, int] | None = None, 
     wanted = size or _fit(image.size, longest)
     wide = image.mode == "F"
     if image.size != wanted:
-        notes.append(f"{name} was resized from {image.width}x{image.height} to {wanted[0]}x{wanted[1]} (Lanczos).")
+        why = "" if size else f", the preset's size; --size {image.width}x{image.height} keeps its own"
+        notes.append(f"{name} was resized from {image.width}x{image.height} to {wanted[0]}x{wanted[1]} (Lanczos){why}.")
         image = image.resize(wanted, Image.Resampling.LANCZOS)
     if wide:
         grey = np.clip(np.asarray(image, np.float32), 0, 1)

@@ -17,6 +17,7 @@ import toy_recipe
 from convtrain.cli.app import main
 from convtrain.errors import ConvtrainError, InputError, RunError
 from convtrain.files.archive import open_archive
+from convtrain.files.checkpoint import state_entries, write_checkpoint
 from convtrain.files.lock import folder_lock
 from cook import build
 from cook.build import CookOptions, CookResult, cook
@@ -186,7 +187,9 @@ def test_a_folder_in_use_is_left_alone(tmp_path: Path, photo: Path) -> None:
 def test_what_was_done_to_the_image_is_said(tmp_path: Path) -> None:
     heard: list[str] = []
     cook(CookOptions(preset="cpu", out=tmp_path / "out"), heard.append)
-    assert heard == ["astronaut.png was resized from 512x512 to 128x128 (Lanczos)."]
+    assert heard == [
+        "astronaut.png was resized from 512x512 to 128x128 (Lanczos), the preset's size; --size 512x512 keeps its own."
+    ]
     with open_archive(tmp_path / "out") as archive:
         assert archive.config["image"]["name"] == PACKAGED.name
 
@@ -194,14 +197,18 @@ def test_what_was_done_to_the_image_is_said(tmp_path: Path) -> None:
 def test_a_checkpoint_of_the_old_archive_is_mentioned(tmp_path: Path, photo: Path) -> None:
     out = tmp_path / "out"
     run(out, photo)
-    (out / "checkpoint.res").write_bytes(b"of the first archive")
+    with open_archive(out) as archive:
+        plan = archive.plans["reference"]
+        state = {item.label: bytes(item.nbytes) for item in state_entries(plan)}
+        write_checkpoint(out / "checkpoint.res", archive, plan, state, {})
     heard: list[str] = []
     cook(CookOptions(image=photo, preset="cpu", out=out, force=True), heard.append)
     assert heard == []
     cook(CookOptions(image=photo, preset="cpu", out=out, seed=2), heard.append)
     assert len(heard) == 1
     assert "--fresh" in heard[0]
-    assert (out / "checkpoint.res").exists()
+    cook(CookOptions(image=photo, preset="cpu", out=out), heard.append)
+    assert len(heard) == 1, "the first archive is back, and the checkpoint fits it"
 
 
 def test_command_line(tmp_path: Path, photo: Path, capsys: pytest.CaptureFixture[str]) -> None:

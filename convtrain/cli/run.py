@@ -67,7 +67,8 @@ def run(
         metrics = _finish(session, out, dumps, trained=result.epochs > 0)
         if timing is not None and result.epochs:
             console.print(timing.render(result.seconds), soft_wrap=True)
-        console.print(f"{metrics}\nwrote {out / PACKAGE_NAME} and {out / PICTURE_NAME}")
+        console.print(f"averaged weights of the last epochs: {metrics}", soft_wrap=True)
+        console.print(f"wrote {out / PACKAGE_NAME} and {out / PICTURE_NAME}", soft_wrap=True)
         if json_:
             typer.echo(json.dumps(_summary(session, result, history, metrics, out)))
 

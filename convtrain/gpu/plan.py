@@ -114,8 +114,8 @@ def _host_layout(device: DeviceSnapshot, plan: Plan, storage: str) -> Layout:
 def _with_storage(device: DeviceSnapshot, plan: Plan, switches: Switches, storage: str) -> ExecutionPlan:
     if storage == "f16" and not device.storage_16bit:
         raise InputError(f"{device.title} has no 16-bit storage buffers.")
+    limits.check_buffers(device, plan, storage)  # first: its message says which size would fit
     choices = tuple(choose_variant(device, item, storage) for item in plan.passes)
-    limits.check_buffers(device, plan, storage)
     sizes = {buffer.id: buffer.nbytes(storage) for buffer in plan.buffers}
     own = [(buffer.id, sizes[buffer.id]) for buffer in plan.buffers if not buffer.host]
     layout = pack(own, alignment=device.limits.storage_alignment, largest=block_limit(device))

@@ -26,7 +26,8 @@ class Progress:
     """
 
     def __init__(self, first: int, until: int, *, quiet: bool = False, console: Console | None = None) -> None:
-        self._first, self._until, self._quiet = first, until, quiet
+        self._until, self._quiet = until, quiet
+        self._base: tuple[int, float] | None = None  # epoch and time of the first report
         self._console = console or Console(stderr=True, highlight=False)
         self._live: Live | None = None
         self._started = self._shown = time.perf_counter()
@@ -49,6 +50,8 @@ class Progress:
     def update(self, report: EpochReport) -> None:
         if self._quiet:
             return
+        if self._base is None:
+            self._base = report.epoch, time.perf_counter()
         if self._live is not None:
             self._live.update(Text(self._line(report)))
             return
@@ -60,20 +63,31 @@ class Progress:
         self._console.print(self._line(report))
 
     def _line(self, report: EpochReport) -> str:
-        elapsed = time.perf_counter() - self._started
-        per_epoch = elapsed / max(1, report.epoch - self._first)
-        left = per_epoch * (self._until - report.epoch)
         skipped = f"  {report.skipped} updates skipped (not finite)" if report.skipped else ""
         return (
             f"epoch {report.epoch}/{self._until}  PSNR {_decibels(report.loss['mse'])}  lr {report.lr:.2e}  "
-            f"{1e3 * per_epoch:.2f} ms/epoch  {_clock(left)} left{skipped}"
+            f"{self._pace(report.epoch)}{skipped}"
         )
+
+    def _pace(self, epoch: int) -> str:
+        """Time per epoch and time left. The first report stands alone: some drivers compile kernels on first use."""
+        now = time.perf_counter()
+        assert self._base is not None
+        first, since = self._base
+        if epoch == first:
+            return f"{now - self._started:.1f} s, kernels compiled by the driver included"
+        per_epoch = (now - since) / (epoch - first)
+        return f"{_milliseconds(1e3 * per_epoch)} ms/epoch  {_clock(per_epoch * (self._until - epoch))} left"
 
 
 def _decibels(mse: float) -> str:
     if not math.isfinite(mse):
         return "not finite"
     return "exact" if mse <= 0.0 else f"{-10.0 * math.log10(mse):.2f} dB"
+
+
+def _milliseconds(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.2f}"
 
 
 def _clock(seconds: float) -> str:
