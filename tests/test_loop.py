@@ -65,7 +65,7 @@ def test_nothing_to_train_writes_nothing() -> None:
 
 def test_giving_up_keeps_the_last_checkpoint_and_says_so() -> None:
     session = FakeSession()
-    with pytest.raises(RunError, match=r"checkpoint \(epoch 20\) is kept"):
+    with pytest.raises(RunError, match=r"checkpoint of epoch 20 is kept"):
         run(session, FakeStepper(session, broken=25), 1000, 20)
     assert session.epoch == 25 + MAX_SKIPPED - 1
 
@@ -84,3 +84,16 @@ def test_signal_finishes_the_epoch_and_saves(number: signal.Signals, code: int) 
         result = train(session, stepper, 100, checkpoint_every=0, stop=stop, watch=watch)
     assert (session.saved, result.epochs, stop.exit_code) == ([5], 5, code)
     assert signal.getsignal(number) is before
+
+
+def test_a_skipped_update_replaces_no_checkpoint_but_the_last() -> None:
+    session = FakeSession()
+    run(session, FakeStepper(session, broken=15), 23, 10)
+    assert session.saved == [10, 23]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_before_training_ends_at_once(number: signal.Signals, code: int) -> None:
+    with catch_stop_signals(), pytest.raises(SystemExit) as caught:
+        os.kill(os.getpid(), number)
+    assert caught.value.code == code

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from convtrain.errors import InputError
 from convtrain.files.atomic import ensure_folder
 from convtrain.files.checkpoint import finite
 from convtrain.files.package import PACKAGE_NAME
+from convtrain.report.console import StatusConsole
 from convtrain.report.progress import Progress
 from convtrain.report.timing import TimingLog
 from convtrain.train.dumps import Dump, parse_dumps, require_available, write_dumps
@@ -45,7 +45,7 @@ def run(
     epochs = _epochs(n, until)
     if checkpoint_every < 0:
         raise InputError(f"--checkpoint-every {checkpoint_every}: give a number of epochs, 0 or more.")
-    console = Console(stderr=True, highlight=False, quiet=quiet)
+    console = StatusConsole(quiet=quiet)
     with catch_stop_signals() as stop, Session(SessionOptions(res, device, plan, fresh)) as session:
         dumps = parse_dumps(session.plan, dump or [])
         goal = session.epoch + epochs if until is None else until
@@ -54,10 +54,10 @@ def run(
             if goal < session.epoch:
                 console.print(f"Already at epoch {session.epoch}, past {goal}: nothing to train.")
         ensure_folder(out)
-        console.print(session.describe(), soft_wrap=True)
+        console.print(session.describe())
         timing = TimingLog(session.execution) if os.environ.get("CONV_TIME", "") not in ("", "0") else None
         history: list[EpochReport] = []
-        result = _train(session, goal, checkpoint_every, stop, timing, quiet, history)
+        result = _train(session, goal, checkpoint_every, stop, timing, console, history)
         if stop.signal is not None:
             kept = (
                 f"epoch {session.epoch} is in {session.checkpoint_path}" if session.epoch else "nothing was trained yet"
@@ -66,9 +66,9 @@ def run(
             raise typer.Exit(stop.exit_code)
         metrics = _finish(session, out, dumps, trained=result.epochs > 0)
         if timing is not None and result.epochs:
-            console.print(timing.render(result.seconds), soft_wrap=True)
-        console.print(f"averaged weights of the last epochs: {metrics}", soft_wrap=True)
-        console.print(f"wrote {out / PACKAGE_NAME} and {out / PICTURE_NAME}", soft_wrap=True)
+            console.print(timing.render(result.seconds))
+        console.print(f"averaged weights of the last epochs: {metrics}")
+        console.print(f"wrote {out / PACKAGE_NAME} and {out / PICTURE_NAME}")
         if json_:
             typer.echo(json.dumps(_summary(session, result, history, metrics, out)))
 
@@ -80,7 +80,7 @@ def _epochs(n: str | None, until: int | None) -> int:
     if until is not None and until < 0:
         raise InputError(f"--until {until}: an epoch is 0 or more.")
     if n is None and until is None:
-        n = os.environ.get("nStep")  # noqa: SIM112 (the name is fixed)
+        n = os.environ.get("nStep") or None  # noqa: SIM112 (the name is fixed)
     if n is None:
         return DEFAULT_EPOCHS
     if not (n.isascii() and n.isdigit()):
@@ -96,7 +96,7 @@ def _train(
     checkpoint_every: int,
     stop: StopFlag,
     timing: TimingLog | None,
-    quiet: bool,
+    console: StatusConsole,
     history: list[EpochReport],
 ) -> LoopResult:
     def run(active: tuple[int, ...], repeat: int = 1) -> None:
@@ -110,7 +110,7 @@ def _train(
         history.append(report)
         progress.update(report)
 
-    with Progress(session.epoch, goal, quiet=quiet) as progress:
+    with Progress(session.epoch, goal, console) as progress:
         return train(
             session,
             session.stepper(run),

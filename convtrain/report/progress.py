@@ -25,10 +25,9 @@ class Progress:
     A context manager whose ``update`` is called with each report.
     """
 
-    def __init__(self, first: int, until: int, *, quiet: bool = False, console: Console | None = None) -> None:
-        self._until, self._quiet = until, quiet
+    def __init__(self, first: int, until: int, console: Console) -> None:
+        self._until, self._console = until, console
         self._base: tuple[int, float] | None = None  # epoch and time of the first report
-        self._console = console or Console(stderr=True, highlight=False)
         self._live: Live | None = None
         self._started = self._shown = time.perf_counter()
         self._step = max(1, (until - first) // LINES)
@@ -36,7 +35,7 @@ class Progress:
 
     def __enter__(self) -> Progress:
         self._started = self._shown = time.perf_counter()
-        if not self._quiet and self._console.is_terminal:
+        if self._console.is_terminal and not self._console.quiet:
             self._live = Live(console=self._console, refresh_per_second=8)
             self._live.__enter__()
         return self
@@ -48,8 +47,6 @@ class Progress:
             self._live.__exit__(kind, error, trace)
 
     def update(self, report: EpochReport) -> None:
-        if self._quiet:
-            return
         if self._base is None:
             self._base = report.epoch, time.perf_counter()
         if self._live is not None:

@@ -16,14 +16,18 @@ from convtrain.train.stepper import EpochReport, Stepper
 
 
 class StopFlag:
-    """Remembers the first SIGINT or SIGTERM, so that the epoch in flight can finish."""
+    """What SIGINT and SIGTERM do: while ``deferring``, the first is remembered, so that the epoch in flight can finish.
+
+    At any other time, and the second time, they end the process at once: files are replaced whole or not at all.
+    """
 
     def __init__(self) -> None:
         self.signal: int | None = None
+        self.deferring = False
 
     def _catch(self, number: int, _frame: FrameType | None) -> None:
-        if self.signal is not None:  # asked twice: do not insist on a clean stop
-            raise KeyboardInterrupt
+        if self.signal is not None or not self.deferring:
+            raise SystemExit(128 + number)
         self.signal = number
 
     @property
@@ -34,7 +38,7 @@ class StopFlag:
 
 @contextmanager
 def catch_stop_signals() -> Iterator[StopFlag]:
-    """Turn SIGINT and SIGTERM into a flag while the block runs."""
+    """Let a flag handle SIGINT and SIGTERM while the block runs."""
     flag = StopFlag()
     before = {number: signal.signal(number, flag._catch) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -68,6 +72,7 @@ def train(
     Raises RunError when training cannot recover from non-finite values; the last good checkpoint stays.
     """
     first = epoch = saved = session.epoch
+    stop.deferring = True
     report: EpochReport | None = None
     training = 0.0
     while epoch < until and stop.signal is None:
@@ -80,12 +85,19 @@ def train(
         if report.skipped >= MAX_SKIPPED:
             raise RunError(
                 f"Training diverged: the last {report.skipped} epochs, up to {report.epoch}, had a non-finite loss or "
-                f"gradient. The last checkpoint (epoch {saved}) is kept; cook with a lower lr (--set lr=…)."
+                f"gradient. {kept(saved)} Cook with a lower lr (--set lr=…)."
             )
-        if report.epoch == mark or stop.signal is not None:
+        # An epoch whose update was skipped may be the first of a divergence: it replaces no checkpoint but the last.
+        if stop.signal is not None or report.epoch == until or (report.epoch == mark and not report.skipped):
             session.save()
             saved = report.epoch
+    stop.deferring = False
     return LoopResult(epoch - first, training, report)
+
+
+def kept(epoch: int) -> str:
+    """What a failed run leaves."""
+    return f"The checkpoint of epoch {epoch} is kept." if epoch else "No checkpoint was written."
 
 
 def _next_checkpoint(epoch: int, until: int, every: int) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convtrain.errors import RunError
-from convtrain.files.archive import TrainingArchive, open_archive
+from convtrain.files.archive import ARCHIVE_NAME, TrainingArchive, open_archive
 from convtrain.files.checkpoint import CHECKPOINT_NAME, Checkpoint, open_checkpoint, write_checkpoint
 from convtrain.files.lock import folder_lock
 from convtrain.gpu.live.engine import Engine
@@ -57,8 +57,9 @@ class Session:
 
     def _open(self, options: SessionOptions) -> None:
         keep = self._resources.enter_context
+        if (self.folder / ARCHIVE_NAME).exists():
+            keep(folder_lock(self.folder))  # before reading: a cook may be about to replace the archive
         self.archive: TrainingArchive = keep(open_archive(self.folder))
-        keep(folder_lock(self.folder))
         saved: Checkpoint | None = None
         if not options.fresh and self.checkpoint_path.exists():
             saved = keep(open_checkpoint(self.checkpoint_path, self.archive))
@@ -140,8 +141,8 @@ class Session:
         weights = np.frombuffer(state[self.plan.buffer(self.plan.roles.weights).label], np.float32)
         if not np.isfinite(weights).all():
             raise RunError(
-                f"Training diverged at epoch {self.epoch}: some weights are not finite. "
-                f"The last good checkpoint is kept; cook with a lower lr (--set lr=…) or start over with --fresh."
+                f"Training diverged at epoch {self.epoch}: some weights are not finite. They were not saved; "
+                f"what was saved before is kept. Cook with a lower lr (--set lr=…)."
             )
         write_checkpoint(self.checkpoint_path, self.archive, self.plan, state, self._training_metrics().to_json())
 
