@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from convtrain.cli.app import main
 from convtrain.errors import InputError
 from convtrain.files.outputs import check_distinct, check_outputs
 from toy_resources import make_all
@@ -57,3 +58,27 @@ def test_resource_files_are_not_replaced_by_other_formats(tmp_path: Path) -> Non
     for path in make_all(tmp_path).values():
         with pytest.raises(InputError, match="resource file"):
             check_outputs([path])
+
+
+def test_no_command_replaces_its_input_or_its_own_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = {kind: str(path) for kind, path in make_all(tmp_path).items()}
+    picture = tmp_path / "train.res"
+    new, model, taken = str(tmp_path / "new"), files["model"], str(tmp_path / "picture.png")
+    Path(taken).symlink_to(model)
+    before = snapshot(tmp_path)
+    for arguments, reason in (
+        (["render", model, "-o", taken], "the same file"),
+        (["render", model, "-o", model], ".png"),
+        (["render", model, "-o", new + ".jpg"], ".png"),
+        (["export", model, "--npz", model], "the same file"),
+        (["export", model, "--safetensors", files["checkpoint"]], "resource file"),
+        (["export", model, "--npz", new, "--safetensors", new], "the same file"),
+        (["export", model, "--npz", new, "--unpack", new], "the same file"),
+        (["export", model, "--npz", new, "--unpack", model], "the same file"),
+        (["cook", str(picture), "--out", str(tmp_path)], "the same file"),
+    ):
+        assert main(arguments) == 2, arguments
+        printed = capsys.readouterr().err
+        assert reason in printed
+        assert printed.count("\n") == 1
+    assert snapshot(tmp_path) == before

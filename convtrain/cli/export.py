@@ -19,6 +19,7 @@ from convtrain.files.atomic import atomic_write, ensure_folder, write_error
 from convtrain.files.checkpoint import Checkpoint
 from convtrain.files.container import Container
 from convtrain.files.opening import AnyResource, open_any, weights_of
+from convtrain.files.outputs import check_distinct, check_outputs
 from convtrain.files.tensors import write_npz, write_safetensors
 from convtrain.graph.types import Plan
 
@@ -37,6 +38,13 @@ def export(
     """
     if npz is None and safetensors is None and unpack is None:
         raise InputError("Nothing to write: give --npz, --safetensors or --unpack.")
+    outputs = [path for path in (npz, safetensors) if path is not None]
+    if unpack is None:
+        check_outputs(outputs, [file])
+    else:
+        check_distinct([unpack], [file])
+        _check_new(unpack)
+        check_outputs(outputs, [file, unpack])
     container, resource = open_any(file)
     with container:
         if unpack is not None:
@@ -51,14 +59,18 @@ def export(
             typer.echo(f"wrote {path}", err=True)
 
 
-def _unpack(folder: Path, container: Container, resource: AnyResource) -> None:
-    """Fill a new folder under a temporary name and rename it, so that it is complete or not there.
-
-    Raises InputError for a folder that has something in it.
-    """
-    ensure_folder(folder.parent)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+def _check_new(folder: Path) -> None:
+    try:
+        taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+    except OSError as error:
+        raise write_error(folder, error) from error
+    if taken:
         raise InputError(f"{folder} exists and is not an empty folder: give a new one.")
+
+
+def _unpack(folder: Path, container: Container, resource: AnyResource) -> None:
+    """Fill a new folder under a temporary name and rename it, so that it is complete or not there."""
+    ensure_folder(folder.parent)
     temporary = folder.with_name(f".{folder.name[:48]}.{secrets.token_hex(4)}.tmp")
     try:
         temporary.mkdir()

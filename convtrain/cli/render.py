@@ -9,6 +9,7 @@ import typer
 
 from convtrain.errors import InputError
 from convtrain.files.atomic import ensure_folder
+from convtrain.files.outputs import check_outputs
 from convtrain.render import render as render_picture
 from convtrain.train.picture import write_png
 
@@ -26,7 +27,10 @@ def render(
     """Draw the picture of a model package, also enlarged: the network is evaluated between the pixels."""
     if not 1 <= scale <= MAX_SCALE:
         raise InputError(f"--scale {scale}: give a whole number from 1 to {MAX_SCALE}.")
-    ensure_folder(out.parent)
+    if out.suffix.lower() != ".png":
+        raise InputError(f"Cannot write {out}: the picture is a PNG, so give a name that ends in .png.")
+    check_outputs([out], [model])
     picture = render_picture(model, scale=scale, device=device, plan=plan)
+    ensure_folder(out.parent)
     write_png(out, picture)
     typer.echo(f"wrote {out} ({picture.shape[1]}×{picture.shape[0]})", err=True)
