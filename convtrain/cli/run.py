@@ -12,6 +12,7 @@ import typer
 from convtrain.errors import InputError
 from convtrain.files.atomic import ensure_folder
 from convtrain.files.checkpoint import finite
+from convtrain.files.outputs import check_outputs
 from convtrain.files.package import PACKAGE_NAME
 from convtrain.report.console import StatusConsole
 from convtrain.report.progress import Progress
@@ -53,7 +54,7 @@ def run(
             require_available(session, dumps)
             if goal < session.epoch:
                 console.print(f"Already at epoch {session.epoch}, past {goal}: nothing to train.")
-        ensure_folder(out)
+        _check_outputs(session, out, dumps)
         console.print(session.describe())
         timing = TimingLog(session.execution) if os.environ.get("CONV_TIME", "") not in ("", "0") else None
         history: list[EpochReport] = []
@@ -88,6 +89,17 @@ def _epochs(n: str | None, until: int | None) -> int:
     if len(n) > 9:
         raise InputError(f"N is too large: {n}. Give at most nine digits.")
     return int(n)
+
+
+def _check_outputs(session: Session, out: Path, dumps: list[Dump]) -> None:
+    """Refuse, before any epoch, what could not be written after the last one. Raises InputError."""
+    files = [dump.path for dump in dumps]
+    own = [session.archive.path, session.checkpoint_path, out / PACKAGE_NAME, out / PICTURE_NAME]
+    check_outputs(files, own)
+    if session.checkpoint_path.is_dir():
+        raise InputError(f"{session.checkpoint_path} is a folder, and the checkpoint goes there. Move it away.")
+    ensure_folder(out)
+    check_outputs([out / PICTURE_NAME])
 
 
 def _train(
