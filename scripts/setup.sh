@@ -2,7 +2,7 @@
 # Makes a bare machine ready. Usage: scripts/setup.sh run|test|bench
 #
 #   run    Python packages in .venv, and a Vulkan driver when the machine has none
-#   test   the same, plus the test tools and the Vulkan validation layer
+#   test   the same, plus the test tools, the Vulkan validation layer and spirv-val
 #   bench  as for run, plus PyTorch and matplotlib
 #
 # The Makefile calls this only when pyproject.toml or this script changed.
@@ -72,9 +72,9 @@ has_validation() {
     return 1
 }
 
-if [ "$what" = test ] && ! has_validation; then
-    install "the Vulkan validation layer is missing" vulkan-validationlayers ||
-        say "The Vulkan validation layer is missing: its tests will be skipped. Install your system's vulkan-validation-layers to run them."
+if [ "$what" = test ] && ! { has_validation && command -v spirv-val >/dev/null; }; then
+    install "tools for the tests are missing" vulkan-validationlayers spirv-tools ||
+        say "The tests of the Vulkan validation layer and of spirv-val will be skipped. To run them, install vulkan-validation-layers and spirv-tools."
 fi
 
 if [ "$what" = bench ]; then
