@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import queue
-import signal
 import struct
 import subprocess
 import sys
@@ -53,11 +52,19 @@ def compile_all(jobs: Sequence[Job], workers: int | None = None) -> list[Compile
     waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
     for position in range(len(jobs)):
         waiting.put(position)
-    threads = [threading.Thread(target=_drive, args=(jobs, waiting, results), daemon=True) for _ in range(workers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    started: list[subprocess.Popen[bytes]] = []
+    arguments = (jobs, waiting, results, started)
+    threads = [threading.Thread(target=_drive, args=arguments, daemon=True) for _ in range(workers)]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    except BaseException:  # Ctrl-C
+        _drain(waiting)
+        for worker in started:
+            worker.kill()
+        raise
     done: list[Compiled] = []
     for position in sorted(results):
         result = results[position]
@@ -72,10 +79,14 @@ def _processors() -> int:
 
 
 def _drive(
-    jobs: Sequence[Job], waiting: queue.SimpleQueue[int], results: dict[int, Compiled | ShaderError | RunError]
+    jobs: Sequence[Job],
+    waiting: queue.SimpleQueue[int],
+    results: dict[int, Compiled | ShaderError | RunError],
+    started: list[subprocess.Popen[bytes]],
 ) -> None:
-    """Feed one worker process until no job is left. A worker that dies ends the queue for all."""
+    """Feed one worker process, added to ``started``, until no job is left. One that dies ends the queue for all."""
     with _start_worker() as worker:
+        started.append(worker)
         assert worker.stdin is not None
         assert worker.stdout is not None
         position = None
@@ -88,8 +99,7 @@ def _drive(
             results[position] = RunError(
                 f"The Slang compiler stopped working on {jobs[position].name}: cook again, or report the shader."
             )
-            while _next(waiting) is not None:
-                pass
+            _drain(waiting)
         with suppress(BrokenPipeError):
             worker.stdin.close()
 
@@ -101,6 +111,11 @@ def _next(waiting: queue.SimpleQueue[int]) -> int | None:
         return None
 
 
+def _drain(waiting: queue.SimpleQueue[int]) -> None:
+    while _next(waiting) is not None:
+        pass
+
+
 def _start_worker() -> subprocess.Popen[bytes]:
     # A plain child instead of multiprocessing: that would run the main module of whoever calls cook again.
     path = os.pathsep.join([str(Path(__file__).resolve().parent.parent), *sys.path])
@@ -109,6 +124,7 @@ def _start_worker() -> subprocess.Popen[bytes]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": path},
+        start_new_session=True,  # Ctrl-C is the parent's to handle; its end, however it comes, closes the input
     )
 
 
@@ -128,7 +144,6 @@ def _receive(stream: IO[bytes]) -> Any:
 
 def _work() -> None:
     """The worker: jobs from standard input, results to standard output, until the input ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle; its end closes the input
     results = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints must not mix with the results
     while True:
@@ -137,9 +152,16 @@ def _work() -> None:
         except EOFError:
             return
         try:
-            _send(results, job.run())
-        except ShaderError as error:
-            _send(results, error)
+            _send(results, _outcome(job))
+        except BrokenPipeError:  # the parent is gone
+            os._exit(1)  # without flushing what nobody reads
+
+
+def _outcome(job: Job) -> Compiled | ShaderError:
+    try:
+        return job.run()
+    except ShaderError as error:
+        return error
 
 
 if __name__ == "__main__":

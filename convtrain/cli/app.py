@@ -15,6 +15,7 @@ from typer.main import get_command
 
 from convtrain import __version__
 from convtrain.cli.failures import flush_output, prepare_output, report
+from convtrain.cli.interrupts import deaf_to_interrupt, leaving_on_interrupt
 
 COMMANDS = {
     "cook": "Compile the shaders and pack them with an image into a training archive.",
@@ -45,11 +46,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     prepare_output()
     try:
-        command = get_command(build_app(arguments[0] if arguments else None))
+        with leaving_on_interrupt():
+            command = get_command(build_app(arguments[0] if arguments else None))
         code = command.main(arguments, prog_name="convtrain", standalone_mode=False)
         flush_output()
     except BaseException as error:
-        return report(error)
+        with deaf_to_interrupt():
+            return report(error)
     return code if isinstance(code, int) else 0
 
 

@@ -8,9 +8,10 @@ import os
 import sys
 import traceback
 
+from convtrain.cli.interrupts import INTERRUPTED, SENTENCE
 from convtrain.errors import ConvtrainError
 
-DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+DONE, FAILED, BAD_INPUT = 0, 1, 2
 
 _USER_MISTAKES = {
     errno.EACCES,
@@ -44,7 +45,7 @@ def explain(error: BaseException) -> tuple[int, str]:
     if isinstance(error, ConvtrainError):
         return error.exit_code, str(error)
     if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
-        return INTERRUPTED, "Interrupted."
+        return INTERRUPTED, SENTENCE
     if hasattr(error, "format_message"):
         # A usage error. Typer brings its own copy of click or imports click, by version; both classes have this.
         return BAD_INPUT, _usage(error)
