@@ -59,7 +59,8 @@ def compile_all(jobs: Sequence[Job], workers: int | None = None) -> list[Compile
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join()
+            while thread.is_alive():
+                thread.join(0.1)  # a signal that comes just before an endless wait would not end it
     except BaseException:  # Ctrl-C
         _drain(waiting)
         for worker in started:
