@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 from convtrain.files.atomic import ensure_folder, write_error
 from convtrain.files.container import sha256
+from convtrain.files.regular import read_regular
 from cook.compiler import Compiled, options_key
 from cook.jobs import Job, compile_all
 from cook.reflect import Reflection
 
 
 class SpirvCache:
-    """A folder of ``<key>.spv`` and ``<key>.json`` (interface, warnings, hash of the SPIR-V), safe to delete.
+    """A folder of ``<key>.spv`` and ``<key>.json`` (interface, warnings, digest of it all), safe to delete.
 
     The key is the SHA-256 of the final text, the entry point and the compiler's version and options: a changed
     constant gives new keys to the kernels that use it, and to no others.
@@ -42,23 +44,36 @@ class SpirvCache:
     def _read(self, key: str) -> Compiled | None:
         """The entry, or None where there is none or it is damaged: it is then made again."""
         try:
-            code = (self.folder / f"{key}.spv").read_bytes()
-            data = json.loads((self.folder / f"{key}.json").read_text(encoding="utf-8"))
-            if data["sha256"] != sha256(code):
+            code = read_regular(self.folder / f"{key}.spv")
+            data = json.loads(read_regular(self.folder / f"{key}.json"))
+            if data["digest"] != _digest(key, code, data["reflection"], data["warnings"]):
                 return None
             return Compiled(code, Reflection.from_json(data["reflection"]), data["warnings"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
 
     def _write(self, key: str, compiled: Compiled) -> None:
-        data = {
-            "sha256": sha256(compiled.spirv),
-            "reflection": compiled.reflection.to_json(),
-            "warnings": compiled.warnings,
-        }
-        path = self.folder / f"{key}.spv"
-        try:  # no need for an atomic write: the hash tells a half-written entry
-            path.write_bytes(compiled.spirv)
-            path.with_suffix(".json").write_text(json.dumps(data, indent=1), encoding="utf-8")
-        except OSError as error:
-            raise write_error(path, error) from error
+        reflection, warnings = compiled.reflection.to_json(), compiled.warnings
+        digest = _digest(key, compiled.spirv, reflection, warnings)
+        data = {"digest": digest, "reflection": reflection, "warnings": warnings}
+        for suffix, content in ((".spv", compiled.spirv), (".json", json.dumps(data, indent=1).encode())):
+            path = self.folder / f"{key}{suffix}"
+            try:  # no need for an atomic write: the digest tells a half-written entry
+                _make_way(path)
+                path.write_bytes(content)
+            except OSError as error:
+                raise write_error(path, error) from error
+
+
+def _make_way(path: Path) -> None:
+    """Remove what is no file, and so no entry, but has the name of one."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    elif path.is_symlink() or (path.exists() and not path.is_file()):
+        path.unlink()
+
+
+def _digest(key: str, code: bytes, reflection: object, warnings: object) -> str:
+    """Binds everything in an entry to its key."""
+    text = json.dumps([key, sha256(code), reflection, warnings], sort_keys=True)
+    return sha256(text.encode())

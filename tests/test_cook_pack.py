@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -91,6 +92,37 @@ def test_damaged_cache_entries_are_made_again(sources: Path, cache: SpirvCache) 
     assert again.compiled == 2
     assert again.blobs == first.blobs
     assert packed(sources, cache).compiled == 0
+
+
+def test_cache_entries_belong_to_their_keys(sources: Path, cache: SpirvCache) -> None:
+    first = packed(sources, cache)
+    for suffix in ("spv", "json"):
+        one, other = sorted(cache.folder.glob(f"*.{suffix}"))
+        one.rename(cache.folder / "swap")
+        other.rename(one)
+        (cache.folder / "swap").rename(other)
+    again = packed(sources, cache)
+    assert again.compiled == 2
+    assert again.blobs == first.blobs
+
+
+@pytest.mark.parametrize("suffix", ["spv", "json"])
+def test_what_is_no_cache_entry_makes_way(sources: Path, cache: SpirvCache, suffix: str) -> None:
+    first = packed(sources, cache)
+    one, other = sorted(cache.folder.glob(f"*.{suffix}"))
+    for path in (one, other):
+        path.unlink()
+    (one / "below").mkdir(parents=True)
+    os.mkfifo(other)
+    assert packed(sources, cache).blobs == first.blobs
+    assert packed(sources, cache).compiled == 0
+
+
+def test_deeply_nested_cache_entries_are_damaged_ones(sources: Path, cache: SpirvCache) -> None:
+    packed(sources, cache)
+    for path in cache.folder.glob("*.json"):
+        path.write_text("[" * 100_000)
+    assert packed(sources, cache).compiled == 2
 
 
 def edited(change: Callable[[PassSpec], PassSpec], index: int) -> list[Graph]:
