@@ -18,7 +18,7 @@ from convtrain.files.lock import folder_lock
 from convtrain.graph.types import to_json
 from cook import slang_api
 from cook.cache import SpirvCache
-from cook.image import PACKAGED, gradient_energy, load_target, read_file
+from cook.image import PACKAGED, display_name, gradient_energy, load_target, read_file
 from cook.model import ModelConfig
 from cook.pack import Packed, pack
 from cook.presets import Preset, configure, find_preset
@@ -69,13 +69,13 @@ def cook(options: CookOptions, say: Callable[[str], None] = lambda message: None
     model = configure(preset, options.settings, options.seed)
     recipe = find_recipe(options.recipe)
     path = options.image or PACKAGED
-    data = read_file(path)
+    data, name = read_file(path), display_name(path)
     facts = {
         "model": model.config(),
         "preset": preset.name,
         "longest": preset.longest,
         "size": options.size,
-        "image": path.name,
+        "image": name,
         "recipe": options.recipe,
     }
     inputs = inputs_digest(facts, data, slang_root())
@@ -83,7 +83,7 @@ def cook(options: CookOptions, say: Callable[[str], None] = lambda message: None
     if not options.force and is_current(stamp, archive, inputs):
         return CookResult(archive, time.perf_counter() - started)
 
-    target = load_target(data, path.name, size=options.size, longest=preset.longest)
+    target = load_target(data, name, size=options.size, longest=preset.longest)
     for note in target.notes:
         say(note)
     model = replace(model, height=target.height, width=target.width, den=gradient_energy(target.pixels))
@@ -101,7 +101,7 @@ def cook(options: CookOptions, say: Callable[[str], None] = lambda message: None
         )
         for warning in packed.warnings:
             say(warning)
-        manifest = _manifest(model, preset, options.recipe, path.name, data, names, packed)
+        manifest = _manifest(model, preset, options.recipe, name, data, names, packed)
         blobs = {**packed.blobs, **{names[name]: content for name, content in seeds.items()}}
         # Seeds are read through the memory map and uploaded as they lie.
         identity = write_container(archive, "training", manifest, blobs, raw=names.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from dataclasses import dataclass
 from io import BytesIO
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from convtrain.errors import InputError
+from convtrain.files.regular import read_regular
 
 PACKAGED = Path(__file__).parent / "data" / "astronaut.png"
 """The photograph used when no image is given (public domain, see the README beside it)."""
@@ -19,6 +21,8 @@ PACKAGED = Path(__file__).parent / "data" / "astronaut.png"
 DEN_FLOOR = 1e-4
 _PNG_END = b"IEND\xaeB`\x82"
 _WIDE_MODES = ("I", "I;16", "I;16L", "I;16B", "I;16N")
+_NO_PIXELS = ("EPS", "WMF", "BUFR", "GRIB", "HDF5", "MPEG")
+"""What Pillow recognizes but cannot decode, or only by another program."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +44,18 @@ class Target:
 def read_file(path: Path) -> bytes:
     """The file's bytes. Raises InputError when there is none or it cannot be read."""
     try:
-        return path.read_bytes()
+        return read_regular(path)
     except FileNotFoundError:
         raise InputError(f"There is no file {path}.") from None
     except IsADirectoryError:
         raise InputError(f"{path} is a folder: give an image file.") from None
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}.") from None
+        raise InputError(f"{path} cannot be read: {error.strerror}. Give an image file.") from None
+
+
+def display_name(path: Path) -> str:
+    """The file's name as text that any encoding of Unicode can hold: bytes that are not UTF-8 become U+FFFD."""
+    return os.fsencode(path.name).decode("utf-8", "replace")
 
 
 def load_target(data: bytes, name: str, *, size: tuple[int, int] | None = None, longest: int | None = None) -> Target:
@@ -91,10 +100,13 @@ def _decode(data: bytes, name: str) -> Image.Image:
         raise InputError(f"{name} has too many pixels to be decoded safely: shrink it first.") from None
     except Exception:  # Pillow's readers raise many kinds on foreign data
         raise InputError(f"{name} is not an image that can be read (PNG, JPEG, TIFF, WebP, BMP, GIF, …).") from None
+    if image.format in _NO_PIXELS:
+        raise InputError(f"{name} is of kind {image.format}, which is not supported: convert it to PNG.")
     try:
         image.load()
     except Exception as error:  # as above: OSError, SyntaxError, ValueError, struct.error, …
-        raise InputError(f"{name} is damaged or cut short: {str(error) or type(error).__name__}.") from None
+        reason = str(error).rstrip(".") or type(error).__name__
+        raise InputError(f"{name} is damaged or cut short: {reason}.") from None
     if image.format == "PNG" and _PNG_END not in data:  # Pillow lets a missing end pass
         raise InputError(f"{name} is damaged or cut short: its last chunk is missing.")
     return image

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from io import BytesIO
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from PIL import Image
 
 from convtrain.errors import InputError
-from cook.image import PACKAGED, gradient_energy, load_target, read_file
+from cook.image import PACKAGED, display_name, gradient_energy, load_target, read_file
 
 
 def encoded(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
@@ -146,6 +147,22 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
         read_file(tmp_path / "nothing.png")
     with pytest.raises(InputError, match="is a folder"):
         read_file(tmp_path)
+
+
+def test_pipes_and_devices_are_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "f.png")
+    for path in (tmp_path / "f.png", Path("/dev/zero")):
+        with pytest.raises(InputError, match="not a regular file"):
+            read_file(path)
+
+
+def test_a_name_that_is_not_text_becomes_text() -> None:
+    assert display_name(Path("a") / os.fsdecode(b"\xff\xfe\xc3\xa4.png")) == "\ufffd\ufffdä.png"
+
+
+def test_kinds_without_pixels_are_unsupported_rather_than_damaged(picture: Image.Image) -> None:
+    with pytest.raises(InputError, match="EPS, which is not supported"):
+        load_target(encoded(picture, "EPS"), "p.eps")
 
 
 def test_gradient_energy() -> None:
