@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from convtrain.files.atomic import write_bytes
+from convtrain.files.regular import open_regular, read_regular
 
 STAMP_NAME = ".cook"
 
@@ -59,7 +60,7 @@ def identity_of(archive: Path) -> str | None:
     """The SHA-256 of the whole file, which is a container's identity; None where it cannot be read."""
     digest = hashlib.sha256()
     try:
-        with archive.open("rb") as file:
+        with open_regular(archive) as file:
             while chunk := file.read(1 << 20):
                 digest.update(chunk)
     except OSError:
@@ -70,9 +71,9 @@ def identity_of(archive: Path) -> str | None:
 def is_current(stamp: Path, archive: Path, inputs: str) -> bool:
     """Whether the stamp says that ``archive``, as it is on disk now, was made of ``inputs``."""
     try:
-        data = json.loads(stamp.read_text(encoding="utf-8"))
+        data = json.loads(read_regular(stamp))
         return bool(data["inputs"] == inputs and data["archive"] == identity_of(archive))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False
 
 

@@ -68,6 +68,13 @@ def test_the_archive_opens_and_says_what_it_is(tmp_path: Path, photo: Path) -> N
         assert list(archive.plans) == ["reference"]
 
 
+def test_a_file_name_that_is_not_text(tmp_path: Path, photo: Path) -> None:
+    moved = photo.rename(photo.with_name(os.fsdecode(b"\xff\xfe.png")))
+    run(tmp_path / "out", moved)
+    with open_archive(tmp_path / "out") as archive:
+        assert archive.config["image"]["name"] == "\ufffd\ufffd.png"
+
+
 def test_two_folders_get_the_same_bytes(tmp_path: Path, photo: Path) -> None:
     run(tmp_path / "a", photo)
     (tmp_path / "elsewhere").mkdir()
@@ -108,6 +115,8 @@ def test_what_makes_it_cook_again(tmp_path: Path, photo: Path, sources: Path) ->
     (out / "train.res").write_bytes(b"damaged")
     assert compiled() == 0
     (out / ".cook").unlink()
+    assert compiled() == 0
+    (out / ".cook").write_text("[" * 100_000)
     assert compiled() == 0
     shutil.rmtree(out / "spirv")
     assert compiled() is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -56,7 +57,9 @@ def test_every_flipped_byte_is_noticed() -> None:
             unpack_cache(LAVAPIPE, bytes(damaged))
 
 
-@pytest.mark.parametrize("content", [b"", b"\n", b"[]\n", b"{}\n", b"null\nabc", b"\xff\xfe\n"])
+@pytest.mark.parametrize(
+    "content", [b"", b"\n", b"[]\n", b"{}\n", b"null\nabc", b"\xff\xfe\n", b"[" * 100_000 + b"\n"], ids=len
+)
 def test_foreign_files_are_refused(content: bytes) -> None:
     with pytest.raises(ValueError, match=r"damaged|written for another"):
         unpack_cache(LAVAPIPE, content)
@@ -94,6 +97,10 @@ def test_the_file_is_written_read_and_kept(
     file.unlink()
     build(make_engine, folder)
     assert file.exists()
+    file.unlink()
+    os.mkfifo(file)
+    build(make_engine, folder)
+    assert file.is_file()
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "foreign"])

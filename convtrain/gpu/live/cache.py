@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from convtrain.files.regular import read_regular
 from convtrain.gpu.live import vk
 from convtrain.gpu.live.device import Device
 from convtrain.gpu.snapshot import DeviceSnapshot
@@ -50,7 +51,7 @@ def unpack_cache(snapshot: DeviceSnapshot, content: bytes) -> bytes:
     line, newline, data = content.partition(b"\n")
     try:
         head = json.loads(line) if newline else None
-    except ValueError:
+    except (ValueError, RecursionError):
         head = None
     if not isinstance(head, dict):
         raise ValueError("it is damaged")
@@ -78,7 +79,7 @@ class PipelineCache:
         if self._path is None:
             return b""
         try:
-            return unpack_cache(self._device.snapshot, self._path.read_bytes())
+            return unpack_cache(self._device.snapshot, read_regular(self._path))
         except FileNotFoundError:
             return b""
         except (OSError, ValueError) as error:
