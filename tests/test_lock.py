@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from convtrain.errors import InputError
+from convtrain.errors import InputError, RunError
 from convtrain.files.lock import folder_lock
 from workspace import environment
 
@@ -65,3 +66,13 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     for folder in (tmp_path / "missing", Path("/proc")):
         with pytest.raises(InputError, match="Cannot write"), folder_lock(folder):
             pass
+
+
+def test_a_full_disk_names_the_file(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        with pytest.raises(RunError, match=re.escape(f"{tmp_path / '.lock'}: no space is left")), folder_lock(tmp_path):
+            pass
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import FileIO
 from os import getpid
 from pathlib import Path
 
@@ -23,25 +24,30 @@ def folder_lock(folder: Path) -> Iterator[None]:
     """
     path = folder / LOCK_NAME
     try:
-        file = open(path, "a+", encoding="ascii")  # noqa: SIM115 (closed below)
+        file = open(path, "a+b", buffering=0)  # noqa: SIM115 (closed below)
     except OSError as error:
         raise write_error(path, error) from error
     with file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            holder = file.read(20).strip()
-            process = f" (process {holder})" if holder.isdigit() else ""
-            raise InputError(
-                f"Another convtrain is working in {folder}{process}: wait until it ends, or use another folder."
-            ) from None
+            _acquire(file, folder)
         except OSError as error:
             raise write_error(path, error) from error
-        file.truncate(0)
-        file.write(str(getpid()))
-        file.flush()
         try:
             yield
         finally:
             file.truncate(0)  # so that two cooks leave the same bytes in their folders
+
+
+def _acquire(file: FileIO, folder: Path) -> None:
+    """Lock the open file and leave this process's number in it, for others to name."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.seek(0)
+        holder = file.read(20).strip()
+        process = f" (process {holder.decode()})" if holder.isdigit() else ""
+        raise InputError(
+            f"Another convtrain is working in {folder}{process}: wait until it ends, or use another folder."
+        ) from None
+    file.truncate(0)
+    file.write(str(getpid()).encode())
