@@ -328,3 +328,6 @@ def test_devices_are_chosen_by_index_and_name(device: DeviceSnapshot) -> None:
     for selector in ("99", "no such device", "-1", "1.5"):
         with pytest.raises(InputError, match=f"no Vulkan device '{selector}'.*{device.index}: "):
             instance.choose_device(selector)
+    for selector in ("", " "):
+        with pytest.raises(InputError, match="is empty"):
+            instance.choose_device(selector)

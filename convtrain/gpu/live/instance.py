@@ -140,8 +140,10 @@ def list_devices() -> list[DeviceSnapshot]:
 def choose_device(selector: str | None = None) -> DeviceSnapshot:
     """The device with this index or with this text in its name; None: the best type of device there is.
 
-    Raises InputError when there is none such, or the text fits several devices.
+    Raises InputError when the text is empty, fits no device, or fits several.
     """
+    if selector is not None and not selector.strip():
+        raise InputError("The device asked for is empty: give an index or a part of a name from `convtrain devices`.")
     devices = list_devices()
     if selector is None:
         return min(devices, key=lambda item: (_RANK.index(item.kind), item.index))
