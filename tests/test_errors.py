@@ -57,6 +57,11 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], int]:
             1,
             "error: Unexpected ZeroDivisionError: division by zero. Set CONVTRAIN_DEBUG=1 for the traceback.\n",
         ),
+        (
+            ValueError("a sentence."),
+            1,
+            "error: Unexpected ValueError: a sentence. Set CONVTRAIN_DEBUG=1 for the traceback.\n",
+        ),
         (RecursionError("x" * 9999), 1, None),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",

@@ -55,7 +55,7 @@ def explain(error: BaseException) -> tuple[int, str]:
         return code, f"{error.strerror or type(error).__name__}{where}."
     if isinstance(error, MemoryError):
         return FAILED, "Not enough memory on this machine. Use a smaller image or preset."
-    what = " ".join(str(error).split())[:300]
+    what = " ".join(str(error).split())[:300].rstrip(".")
     return FAILED, f"Unexpected {type(error).__name__}: {what}. Set CONVTRAIN_DEBUG=1 for the traceback."
 
 
