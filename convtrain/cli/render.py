@@ -19,7 +19,7 @@ MAX_SCALE = 16
 
 def render(
     model: Annotated[Path, typer.Argument(metavar="MODEL.res", help="A model package, as run writes it.")],
-    out: Annotated[Path, typer.Option("-o", "--out", help="The PNG to write.")] = Path("render.png"),
+    out: Annotated[Path, typer.Option("-o", "--out", help="The PNG to write.")] = Path("out.png"),
     scale: Annotated[int, typer.Option(help=f"Enlarge by this whole number, 1 to {MAX_SCALE}.")] = 1,
     device: Annotated[str | None, typer.Option(help="Index or part of the name, as `devices` lists them.")] = None,
     plan: Annotated[str, typer.Option(help="A plan of the package, or auto.")] = "auto",
