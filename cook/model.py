@@ -17,6 +17,24 @@ MAX_SLICES = 43
 SSIM_TAPS = 11
 """Side of the SSIM window; an image with a shorter side has no SSIM term."""
 
+MAXIMA = {
+    "nf": 4096,
+    "layers": 64,
+    "ks": 63,
+    "kn": 4096,
+    "halo": 4096,
+    "average_window": 1000,
+    "warmup": 10**9,
+    "patience": 10**9,
+}
+"""Far above what is of use; beyond them there is a mistake, and a cook that would take hours or all memory."""
+
+MAX_BUFFER = 2**32 - 1
+"""Bytes that a Vulkan storage buffer can have at most, on any device."""
+
+FLOAT32_MAX = (2 - 2**-23) * 2.0**127
+FLOAT32_MIN = 2.0**-126  # the least normal one: devices may flush what is smaller to 0
+
 
 @dataclass(frozen=True)
 class Slot:
@@ -76,11 +94,17 @@ class ModelConfig:
             self._require(name, getattr(self, name) >= 1, "at least 1")
         for name in ("halo", "patience", "seed"):
             self._require(name, getattr(self, name) >= 0, "at least 0")
+        for name, maximum in MAXIMA.items():
+            self._require(name, getattr(self, name) <= maximum, f"at most {maximum}")
         self._require("nf", self.nf % 8 == 0, "a multiple of 8")
         self._require("ks", self.ks % 2 == 1, "odd")
         for item in fields(self):
             if item.type == "float":
-                self._require(item.name, math.isfinite(getattr(self, item.name)), "a finite number")
+                size = abs(getattr(self, item.name))
+                self._require(item.name, math.isfinite(size), "a finite number")
+                self._require(item.name, size <= FLOAT32_MAX, "within the range of float32 (up to 3.4e38)")
+                in_range = size == 0 or size >= FLOAT32_MIN
+                self._require(item.name, in_range, "0 or within the range of float32 (from 1.2e-38)")
         for name in ("lr", "den", "plateau_factor"):
             self._require(name, getattr(self, name) > 0, "greater than 0")
         for name in ("lambda_c", "lambda_g", "lambda_s", "muon_scale", "plateau_floor"):
@@ -88,6 +112,11 @@ class ModelConfig:
         for name in ("plateau_factor", "plateau_floor", "improvement"):
             self._require(name, getattr(self, name) <= 1, "at most 1")
         self._require("ema_decay", 0 <= self.ema_decay < 1, "at least 0 and below 1")
+        if 4 * self.weights * self.average_window > MAX_BUFFER:
+            raise InputError(
+                f"nf={self.nf} and layers={self.layers} make {self.weights} weights, and average_window="
+                f"{self.average_window} copies of them exceed the 4 GiB of a buffer: choose smaller values."
+            )
 
     def _require(self, name: str, holds: bool, what: str) -> None:
         if not holds:

@@ -113,6 +113,9 @@ def test_a_key_twice() -> None:
         *({"nf": 7}, {"nf": 0}, {"nf": -8}, {"ks": 4}, {"ks": 0}, {"ks": -1}, {"layers": 0}, {"kn": 0}, {"halo": -1}),
         *({"lr": 0.0}, {"lr": math.nan}, {"lr": math.inf}, {"lambda_c": -1.0}, {"patience": -1}, {"ema_decay": 1.0}),
         *({"plateau_factor": 1.5}, {"average_window": 0}, {"seed": -1}),
+        *({"lr": 1e39}, {"lr": 1e-40}, {"lambda_c": 1e39}, {"muon_scale": 1e300}, {"improvement": -1e39}),
+        *({"layers": 3000}, {"ks": 65}, {"kn": 5000}, {"nf": 8192}, {"halo": 5000}, {"average_window": 2000}),
+        *({"warmup": 2**40}, {"patience": 2**40}),
     ],
     ids=str,
 )
@@ -120,6 +123,11 @@ def test_models_that_cannot_exist(settings: dict[str, int | float]) -> None:
     key = next(iter(settings))
     with pytest.raises(InputError, match=f"^{key} must be"):
         configure(find_preset("cpu"), settings)
+
+
+def test_weights_that_no_buffer_holds() -> None:
+    with pytest.raises(InputError, match=r"nf=4096 and layers=64 make 2147.* weights"):
+        configure(find_preset("cpu"), {"nf": 4096, "layers": 64})
 
 
 def test_halo_follows_layers_and_kernel_unless_set() -> None:
