@@ -15,7 +15,7 @@ from typer.main import get_command
 
 from convtrain import __version__
 from convtrain.cli.failures import flush_output, prepare_output, report
-from convtrain.cli.interrupts import deaf_to_interrupt, leaving_on_interrupt
+from convtrain.cli.interrupts import deaf_to_interrupt, leaving_on_interrupt, spoken
 
 COMMANDS = {
     "cook": "Compile the shaders and pack them with an image into a training archive.",
@@ -37,7 +37,7 @@ def build_app(command: str | None) -> typer.Typer:
     )
     app.callback(invoke_without_command=True)(_root)
     for name, summary in COMMANDS.items():
-        app.command(name, short_help=summary)(_load(name) if name == command else _not_loaded)
+        app.command(name, short_help=summary)(spoken(_load(name)) if name == command else _not_loaded)
     return app
 
 

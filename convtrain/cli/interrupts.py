@@ -7,12 +7,34 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
+
+from convtrain.errors import ConvtrainError
 
 INTERRUPTED = 130
 """The exit code after SIGINT: 128 plus its number, as shells report it."""
 SENTENCE = "Interrupted."
+
+
+class Interrupted(ConvtrainError):
+    """SIGINT stopped a command."""
+
+    exit_code = INTERRUPTED
+
+
+def spoken(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The command with Interrupted for KeyboardInterrupt, which typer would turn into an exit without a word."""
+
+    @wraps(command)
+    def run(*arguments: Any, **options: Any) -> Any:
+        try:
+            return command(*arguments, **options)
+        except KeyboardInterrupt as error:
+            raise Interrupted(SENTENCE) from error
+
+    return run
 
 
 def leave_at_once() -> NoReturn:
