@@ -19,6 +19,7 @@ from convtrain.errors import ConvtrainError
 from convtrain.files.archive import TrainingArchive
 from convtrain.files.atomic import ensure_folder, write_bytes
 from convtrain.files.container import Data
+from convtrain.files.regular import read_regular
 from convtrain.gpu.live.engine import Engine
 from convtrain.gpu.plan import ExecutionPlan, plan_execution
 from convtrain.train.stepper import set_control, training_passes
@@ -62,8 +63,8 @@ def _key(execution: ExecutionPlan) -> str:
 def _read(path: Path) -> dict[str, str | None]:
     """Earlier verdicts; a file that is missing or damaged only costs another test."""
     try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        found = json.loads(read_regular(path))
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

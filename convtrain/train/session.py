@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from convtrain.errors import RunError
+from convtrain.errors import InputError, RunError
 from convtrain.files.archive import ARCHIVE_NAME, TrainingArchive, open_archive
 from convtrain.files.checkpoint import CHECKPOINT_NAME, Checkpoint, open_checkpoint, write_checkpoint
 from convtrain.files.lock import folder_lock
@@ -57,6 +57,8 @@ class Session:
 
     def _open(self, options: SessionOptions) -> None:
         keep = self._resources.enter_context
+        if self.folder.is_file():
+            raise InputError(f"{self.folder} is a file: give the folder that holds the archive.")
         if (self.folder / ARCHIVE_NAME).exists():
             keep(folder_lock(self.folder))  # before reading: a cook may be about to replace the archive
         self.archive: TrainingArchive = keep(open_archive(self.folder))
