@@ -87,6 +87,7 @@ def cook(options: CookOptions, say: Callable[[str], None] = lambda message: None
     for note in target.notes:
         say(note)
     model = replace(model, height=target.height, width=target.width, den=gradient_energy(target.pixels))
+    model.require_indexable()
     graphs = recipe(model)
     ensure_folder(options.out)
     with folder_lock(options.out):

@@ -29,6 +29,9 @@ MAXIMA = {
 }
 """Far above what is of use; beyond them there is a mistake, and a cook that would take hours or all memory."""
 
+MAX_INDEX = 2**31 - 1
+"""Of an element of a feature map: kernels count in int."""
+
 MAX_BUFFER = 2**32 - 1
 """Bytes that a Vulkan storage buffer can have at most, on any device."""
 
@@ -116,6 +119,15 @@ class ModelConfig:
             raise InputError(
                 f"nf={self.nf} and layers={self.layers} make {self.weights} weights, and average_window="
                 f"{self.average_window} copies of them exceed the 4 GiB of a buffer: choose smaller values."
+            )
+
+    def require_indexable(self) -> None:
+        """Refuse an image whose feature maps the kernels' 32-bit indexes cannot reach. Raises InputError."""
+        numbers = 2 * self.nf * self.padded_pixels
+        if numbers > MAX_INDEX:
+            raise InputError(
+                f"{self.width}x{self.height} pixels with nf={self.nf} make feature maps of {numbers:,} numbers, and "
+                f"the kernels count to {MAX_INDEX:,}: choose a smaller --size or nf."
             )
 
     def _require(self, name: str, holds: bool, what: str) -> None:

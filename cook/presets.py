@@ -73,12 +73,19 @@ def _number(key: str, text: str) -> int | float:
         raise InputError(f"{key} must be {what}, and it is '{text}'.") from None
 
 
+MAX_PIXELS = 2**27
+"""Of a target. No model of even 8 features could be indexed with 32 bits beyond (see ``ModelConfig``)."""
+
+
 def parse_size(text: str) -> tuple[int, int]:
     """``"640x480"`` to (width, height). Raises InputError."""
     match = re.fullmatch(r"\s*(\d+)\s*[xX×]\s*(\d+)\s*", text)
     if match is None or int(match[1]) < 1 or int(match[2]) < 1:
         raise InputError(f"--size takes WIDTHxHEIGHT in pixels, for example 512x512, and got '{text}'.")
-    return int(match[1]), int(match[2])
+    width, height = int(match[1]), int(match[2])
+    if width * height > MAX_PIXELS:
+        raise InputError(f"--size {text} is more than {MAX_PIXELS:,} pixels: choose a smaller one.")
+    return width, height
 
 
 def configure(preset: Preset, settings: Mapping[str, int | float], seed: int | None = None) -> ModelConfig:

@@ -152,3 +152,11 @@ def test_sizes() -> None:
     for text in ("640", "0x5", "5x0", "axb", "-1x5", "5x5x5", ""):
         with pytest.raises(InputError, match="--size takes"):
             parse_size(text)
+
+
+def test_sizes_beyond_any_index_are_refused() -> None:
+    with pytest.raises(InputError, match="more than 134,217,728 pixels"):
+        parse_size("100000x100000")
+    ModelConfig(nf=128, height=2800, width=2800).require_indexable()
+    with pytest.raises(InputError, match="choose a smaller --size or nf"):
+        ModelConfig(nf=128, height=3000, width=3000).require_indexable()
