@@ -25,6 +25,7 @@ from convtrain.train.session import Session, SessionOptions
 from convtrain.train.stepper import EpochReport
 
 DEFAULT_EPOCHS = 600
+MAX_EPOCHS = 999_999_999
 
 
 def run(
@@ -47,6 +48,7 @@ def run(
     if checkpoint_every < 0:
         raise InputError(f"--checkpoint-every {checkpoint_every}: give a number of epochs, 0 or more.")
     console = StatusConsole(quiet=quiet)
+    results = console if json_ else StatusConsole(quiet=quiet, results=True)
     with catch_stop_signals() as stop, Session(SessionOptions(res, device, plan, fresh)) as session:
         dumps = parse_dumps(session.plan, dump or [])
         goal = session.epoch + epochs if until is None else until
@@ -67,9 +69,9 @@ def run(
             raise typer.Exit(stop.exit_code)
         metrics = _finish(session, out, dumps, trained=result.epochs > 0)
         if timing is not None and result.epochs:
-            console.print(timing.render(result.seconds))
-        console.print(f"averaged weights of the last epochs: {metrics}")
-        console.print(f"wrote {out / PACKAGE_NAME} and {out / PICTURE_NAME}")
+            results.print(timing.render(result.seconds))
+        results.print(f"averaged weights of the last epochs: {metrics}")
+        results.print(f"wrote {out / PACKAGE_NAME} and {out / PICTURE_NAME}")
         if json_:
             typer.echo(json.dumps(_summary(session, result, history, metrics, out)))
 
@@ -78,16 +80,15 @@ def _epochs(n: str | None, until: int | None) -> int:
     """The number of epochs asked for, from the argument or the environment's ``nStep``."""
     if n is not None and until is not None:
         raise InputError("Give either N or --until, not both.")
-    if until is not None and until < 0:
-        raise InputError(f"--until {until}: an epoch is 0 or more.")
+    if until is not None and not 0 <= until <= MAX_EPOCHS:
+        raise InputError(f"--until {until}: give an epoch from 0 to {MAX_EPOCHS}.")
+    name = "N"
     if n is None and until is None:
-        n = os.environ.get("nStep") or None  # noqa: SIM112 (the name is fixed)
+        name, n = "nStep", os.environ.get("nStep") or None  # noqa: SIM112 (the name is fixed)
     if n is None:
         return DEFAULT_EPOCHS
-    if not (n.isascii() and n.isdigit()):
-        raise InputError(f"N is the number of epochs, 0 or more, and {n!r} is not.")
-    if len(n) > 9:
-        raise InputError(f"N is too large: {n}. Give at most nine digits.")
+    if not (n.isascii() and n.isdigit()) or len(n) > len(str(MAX_EPOCHS)) or int(n) > MAX_EPOCHS:
+        raise InputError(f"{name} is the number of epochs, from 0 to {MAX_EPOCHS}, and {n!r} is not.")
     return int(n)
 
 

@@ -1,4 +1,4 @@
-"""The console for everything that is said while a command works: stderr, as far as anybody listens."""
+"""The console for what is said while a command works, and for results that people read, as far as anybody listens."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from rich.console import Console
 
 
 class StatusConsole(Console):
-    """Prints on stderr. A stream that goes away (a closed pipe, a full disk under a log) silences it, no more.
+    """Prints on stderr, or with ``results`` on stdout.
 
-    Training must not end because nobody reads its progress.
+    A stream that goes away (a closed pipe, a full disk under a log) silences it, no more: training must not end
+    because nobody reads its progress.
     """
 
-    def __init__(self, *, quiet: bool = False) -> None:
-        super().__init__(stderr=True, highlight=False, soft_wrap=True, quiet=quiet)
+    def __init__(self, *, quiet: bool = False, results: bool = False) -> None:
+        super().__init__(stderr=not results, highlight=False, soft_wrap=True, quiet=quiet)
 
     def print(self, *objects: Any, **options: Any) -> None:
         try:
