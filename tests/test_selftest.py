@@ -71,3 +71,14 @@ def test_a_damaged_record_only_costs_another_test(archive: Path, kind: str) -> N
     with Session(SessionOptions(archive)) as session:
         assert session.plan.name == ("fused" if kind == "right" else "reference")
     assert len(json.loads(record.read_text())) == 1
+
+
+@pytest.mark.parametrize("kind", ["wrong"], indirect=True)
+def test_a_plan_is_not_judged_where_the_reference_cannot_run(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise RunError("out of device memory")
+
+    monkeypatch.setattr("convtrain.train.selftest._one_epoch", fails)
+    with Session(SessionOptions(archive)) as session:
+        assert session.plan.name == "fused"
+    assert not (archive / "pipelines" / "self-test.json").exists()

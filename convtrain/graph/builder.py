@@ -144,9 +144,6 @@ class PassSpec:
             raise GraphError(f"pass {self.index} {self.name} has no port {number}")
         return PortRef(self.index, number)
 
-    def has(self, number: int) -> bool:
-        return any(port.number == number for port in self.ports)
-
     def port(self, number: int) -> PortSpec:
         return next(port for port in self.ports if port.number == number)
 

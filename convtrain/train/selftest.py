@@ -44,9 +44,10 @@ def verdict(execution: ExecutionPlan, archive: TrainingArchive, cache_dir: Path)
             # Scalar kernels are the oracle: the reference's own variants are not to be trusted either.
             scalar = replace(execution.switches, no_coopmat=True, no_fp16=True, no_subgroup_size=True)
             reference = plan_execution(execution.snapshot, archive.plans[REFERENCE], scalar)
-        except ConvtrainError:
+            expected = _one_epoch(reference, archive, cache_dir)
+        except ConvtrainError:  # too large for the device, or for what is free of its memory
             return None
-        known[key] = _compare(reference, execution, archive, cache_dir)
+        known[key] = _difference(archive, _one_epoch(execution, archive, cache_dir), expected)
         ensure_folder(cache_dir)
         write_bytes(path, json.dumps(known, indent=1).encode())
     return known[key]
@@ -69,15 +70,13 @@ def _read(path: Path) -> dict[str, str | None]:
     return found if isinstance(found, dict) else {}
 
 
-def _compare(
-    reference: ExecutionPlan, candidate: ExecutionPlan, archive: TrainingArchive, cache_dir: Path
-) -> str | None:
-    expected_output, expected_gradient = _one_epoch(reference, archive, cache_dir)
-    output, gradient = _one_epoch(candidate, archive, cache_dir)
-    errors = {"output": (_error(np.frombuffer(output, "<f4"), np.frombuffer(expected_output, "<f4")), OUTPUT_TOLERANCE)}
-    found, expected = archive.weights.split(gradient), archive.weights.split(expected_gradient)
-    for name in expected:
-        errors[f"gradient of {name}"] = (_error(found[name], expected[name]), GRADIENT_TOLERANCE)
+def _difference(archive: TrainingArchive, found: tuple[Data, Data], expected: tuple[Data, Data]) -> str | None:
+    """A sentence about outputs and gradients that differ by more than fp16 explains, or None."""
+    pictures = (np.frombuffer(output, "<f4") for output, _ in (found, expected))
+    errors = {"output": (_error(*pictures), OUTPUT_TOLERANCE)}
+    mine, theirs = archive.weights.split(found[1]), archive.weights.split(expected[1])
+    for name in theirs:
+        errors[f"gradient of {name}"] = (_error(mine[name], theirs[name]), GRADIENT_TOLERANCE)
     wrong = [f"{name} by {error:.1e}" for name, (error, tolerance) in errors.items() if not error <= tolerance]
     if not wrong:
         return None

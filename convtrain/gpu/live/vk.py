@@ -15,10 +15,9 @@ from typing import Any
 from convtrain.errors import InputError, RunError
 
 WHOLE_SIZE = 2**64 - 1
-FOREVER = 2**64 - 1  # nanoseconds
 DISPATCH_BASE = 0x10  # VK_PIPELINE_CREATE_DISPATCH_BASE
 FULL_SUBGROUPS = 0x2  # VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT
-API_1_1, API_1_2, API_1_3 = (1 << 22 | minor << 12 for minor in (1, 2, 3))
+API_1_1, API_1_3 = (1 << 22 | minor << 12 for minor in (1, 3))
 
 _FAILURES = {
     "VK_ERROR_DEVICE_LOST": "the device was lost: the driver reset it, or a submit ran too long",
