@@ -24,8 +24,8 @@ def cooked_both(workspace: Workspace) -> Workspace:
     return workspace
 
 
-@pytest.mark.parametrize(("before", "limit"), [(0, 1e-2), (100, 5e-2)])
-def test_gradients_agree(cooked_both: Workspace, before: int, limit: float) -> None:
+@pytest.mark.parametrize("before", [0, 100])
+def test_gradients_agree(cooked_both: Workspace, before: int) -> None:
     place = cooked_both
     place.plan = "fused"
     if before:
@@ -43,7 +43,7 @@ def test_gradients_agree(cooked_both: Workspace, before: int, limit: float) -> N
     for slot in model.slots():
         part = slice(slot.offset, slot.offset + slot.size)
         errors[slot.name] = relative_error(mine["GW"][part], theirs["GW"][part])
-    assert max(errors.values()) < limit, errors
+    assert max(errors.values()) < 2e-2, errors
 
 
 def test_interrupted_training_gives_the_same_bytes(cooked_both: Workspace) -> None:
