@@ -2,6 +2,7 @@
 # make test    the test suite
 # make lint    ruff and mypy
 # make bench   compare with PyTorch on this machine
+# make agree   compare every plan that this device gets with scalar fp32
 # make clean   remove everything that cook, run and the tools wrote (not .venv)
 #
 # Each target first makes the machine ready: see scripts/setup.sh. Nothing is installed again when nothing changed.
@@ -9,7 +10,7 @@
 SETUP := pyproject.toml scripts/setup.sh
 PYTHON := .venv/bin/python
 
-.PHONY: run test lint bench clean
+.PHONY: run test lint bench agree clean
 
 run: .venv/.ready-run
 	@scripts/demo.sh $(ARGS)
@@ -24,6 +25,9 @@ lint: .venv/.ready-test
 
 bench: .venv/.ready-bench
 	@$(PYTHON) -m bench $(ARGS)
+
+agree: .venv/.ready-run
+	@$(PYTHON) -m bench.agreement $(ARGS)
 
 clean:
 	@find res res_train -mindepth 1 ! -name README.md -delete

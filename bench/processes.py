@@ -36,11 +36,17 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def run(
-    command: Sequence[str], *, timeout: float, cwd: Path = ROOT, parse: bool = True, watch_memory: bool = False
+    command: Sequence[str],
+    *,
+    timeout: float,
+    cwd: Path = ROOT,
+    parse: bool = True,
+    watch_memory: bool = False,
+    variables: Mapping[str, str] | None = None,
 ) -> Outcome:
     """Run a command; it is killed, children included, after ``timeout`` seconds.
 
-    With ``parse`` its stdout, or the last line of it, must be JSON.
+    With ``parse`` its stdout, or the last line of it, must be JSON. ``variables`` are added to the environment.
     """
     started = time.perf_counter()
     memory = DeviceMemory() if watch_memory else None
@@ -48,7 +54,7 @@ def run(
         process = subprocess.Popen(
             command,
             cwd=cwd,
-            env=environment(),
+            env=environment(variables),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

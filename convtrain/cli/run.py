@@ -69,7 +69,8 @@ def run(
             raise typer.Exit(stop.exit_code)
         metrics = _finish(session, out, dumps, trained=result.epochs > 0)
         if timing is not None and result.epochs:
-            results.print(timing.render(result.seconds))
+            # asked for by its own switch, so --quiet does not hide it
+            StatusConsole(results=not json_).print(timing.render(result.seconds))
         results.print(f"averaged weights of the last epochs: {metrics}")
         results.print(f"wrote {out / PACKAGE_NAME} and {out / PICTURE_NAME}")
         if json_:

@@ -1,0 +1,212 @@
+"""``python -m bench.agreement``: do the plans and variants that this device gets compute what scalar fp32 computes?
+
+Four questions, asked of every plan of the archive through the command line, with the scalar fp32 kernels of plan
+``reference`` as the oracle:
+
+* the gradient of every weight slot, and the output, on fresh weights and on trained ones;
+* the quality that training reaches on the way, averaged weights, every sixth of the run;
+* the same bytes from a second run, and from one that was interrupted;
+* with --seeds, 8-bit PSNR at the end for other seeds.
+
+Prints a table; exits with 1 where an answer is not what it should be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.problem import PICTURE_NAME, Problem, photograph, save_problem
+from bench.processes import run
+from bench.report.tables import markdown
+
+Array = NDArray[np.float64]
+
+SCALAR = {"CONV_NO_COOPMAT": "1", "CONV_NO_FP16": "1", "CONV_NO_SUBGROUP_SIZE": "1"}
+"""The switches that leave the scalar fp32 kernels, the oracle."""
+ORACLE = "reference, scalar"
+OUTPUT_LIMIT, GRADIENT_LIMIT = 5e-3, 2e-2  # ‖Δ‖/‖oracle‖, the latter by weight slot
+CURVE_LIMIT = 0.3  # dB
+QUALITY_LIMIT = 39.0  # dB after rounding to 8 bits, of the seed preset at 600 epochs
+TIMEOUT = 600.0
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A plan, with the switches that decide which of its variants run."""
+
+    name: str
+    plan: str
+    switches: dict[str, str]
+
+
+class Failed(Exception):
+    """A command that did not do its work; the text says which and why."""
+
+
+def convtrain(candidate: Candidate | None, folder: Path, *arguments: str | int | Path, parse: bool = False) -> Any:
+    """Run ``convtrain`` in a folder that holds ``res_train``; its JSON with ``parse``."""
+    words = [*map(str, arguments), *(["--plan", candidate.plan] if candidate else [])]
+    switches = candidate.switches if candidate else {}
+    command = [sys.executable, "-m", "convtrain", *words]
+    outcome = run(command, cwd=folder, timeout=TIMEOUT, parse=parse, variables=switches)
+    if outcome.error:
+        set_by = " ".join(f"{name}={value} " for name, value in switches.items())
+        raise Failed(f"{set_by}convtrain {' '.join(words)}: {outcome.error}")
+    return outcome.data
+
+
+def candidates(archive: Path) -> list[Candidate]:
+    """The oracle, then the plans of the archive as this device runs them."""
+    plans = convtrain(None, archive.parent.parent, "info", archive, "--json", parse=True)["plans"]
+    return [Candidate(ORACLE, "reference", SCALAR), *(Candidate(name, name, {}) for name in plans)]
+
+
+def fresh(source: Path, target: Path) -> Path:
+    """A copy of a folder with its ``res_train``, for one run to change."""
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(source, target)
+    return target
+
+
+def one_epoch(candidate: Candidate, folder: Path) -> dict[str, Array]:
+    """Gradient and output of one more epoch."""
+    dumps = [f"--dump={name}={name}.npy" for name in ("GW", "Out")]
+    convtrain(candidate, folder, "run", 1, "--quiet", *dumps)
+    return {name: np.load(folder / f"{name}.npy").astype(np.float64).ravel() for name in ("GW", "Out")}
+
+
+def error(found: Array, expected: Array) -> float:
+    """‖found − expected‖ / ‖expected‖; infinite where a value is not finite."""
+    distance, scale = float(np.linalg.norm(found - expected)), float(np.linalg.norm(expected))
+    return distance / scale if np.isfinite(distance) and scale else float("inf") if distance else 0.0
+
+
+def gradient_errors(found: Array, expected: Array, slots: Iterable[dict[str, Any]]) -> dict[str, float]:
+    """The error of every weight slot."""
+    parts = {slot["name"]: slice(slot["offset"], slot["offset"] + int(np.prod(slot["shape"]))) for slot in slots}
+    return {name: error(found[part], expected[part]) for name, part in parts.items()}
+
+
+class Examination:
+    """Asks the questions and keeps what was answered: rows of the table, and whether all is well."""
+
+    def __init__(self, source: Path, work: Path, epochs: int) -> None:
+        self.source, self.work, self.epochs = source, work, epochs
+        archive = source / "res_train" / "train.res"
+        self.candidates = candidates(archive)
+        self.slots = convtrain(None, source, "info", archive, "--json", parse=True)["weights"]["slots"]
+        self.rows: list[list[str]] = []
+        self.well = True
+
+    def answer(self, question: str, candidate: str, text: str, well: bool) -> None:
+        self.rows.append([question, candidate, text, "yes" if well else "NO"])
+        self.well &= well
+        print(f"{question}: {candidate}: {text}", file=sys.stderr, flush=True)
+
+    def gradients(self, before: int) -> None:
+        """Output and gradient of one epoch, after this many epochs of the oracle."""
+        base = fresh(self.source, self.work / "base")
+        if before:
+            convtrain(self.candidates[0], base, "run", before, "--quiet")
+        question = f"one epoch after {before}"
+        oracle, *others = self.candidates
+        expected = one_epoch(oracle, fresh(base, self.work / "twin"))
+        for candidate in others:
+            found = one_epoch(candidate, fresh(base, self.work / "twin"))
+            slots = gradient_errors(found["GW"], expected["GW"], self.slots)
+            worst, output = max(slots, key=lambda name: slots[name]), error(found["Out"], expected["Out"])
+            text = f"Out {output:.1e}, GW at worst {slots[worst]:.1e} ({worst})"
+            self.answer(question, candidate.name, text, output <= OUTPUT_LIMIT and slots[worst] <= GRADIENT_LIMIT)
+
+    def curves(self) -> None:
+        """PSNR of the averaged weights on the way, against the oracle's."""
+        stops = sorted({max(1, self.epochs * part // 6) for part in range(1, 7)})
+        known: list[float] = []
+        for candidate in self.candidates:
+            folder = fresh(self.source, self.work / "curve")
+            reached = [self._psnr(candidate, folder, "--until", stop) for stop in stops]
+            known = known or reached
+            apart = max(abs(mine - theirs) for mine, theirs in zip(reached, known, strict=True))
+            text = " ".join(f"{value:.2f}" for value in reached) + f" dB, at most {apart:.2f} apart"
+            self.answer(f"PSNR every {stops[0]} epochs", candidate.name, text, apart <= CURVE_LIMIT)
+
+    def _psnr(self, candidate: Candidate, folder: Path, *epochs: str | int) -> float:
+        """PSNR of the averaged weights in dB, after training on."""
+        found = convtrain(candidate, folder, "run", *epochs, "--json", "--quiet", parse=True)
+        return float(found["metrics"]["psnr"])
+
+    def repeats(self, epochs: int) -> None:
+        """The checkpoint's bytes after a second run, and after one in two parts."""
+        for candidate in self.candidates[1:]:
+            bytes_of = []
+            for parts in ((epochs,), (epochs,), (epochs - epochs // 3, epochs // 3)):
+                folder = fresh(self.source, self.work / "repeat")
+                for part in parts:
+                    convtrain(candidate, folder, "run", part, "--quiet")
+                bytes_of.append((folder / "res_train" / "checkpoint.res").read_bytes())
+            same = bytes_of[0] == bytes_of[1] == bytes_of[2]
+            text = "run again and interrupted: same bytes" if same else "the bytes differ"
+            self.answer(f"{epochs} epochs twice", candidate.name, text, same)
+
+    def quality(self, seed: str, folder: Path) -> None:
+        """8-bit PSNR at the end of another seed's training, with the plan that the device prefers."""
+        found = convtrain(None, fresh(folder, self.work / "seed"), "run", self.epochs, "--json", "--quiet", parse=True)
+        value = float(found["metrics"]["psnr_u8"])
+        self.answer(f"seed {seed}, {self.epochs} epochs", found["plan"], f"{value:.2f} dB", value >= QUALITY_LIMIT)
+
+
+def cooked(seeds: Iterable[str], folder: Path) -> Iterator[tuple[str, Path]]:
+    """The seed preset cooked for each seed, in folders of their own."""
+    for seed in seeds:
+        place = folder / f"cooked-{seed}"
+        save_problem(place, Problem(), photograph(Problem().height))
+        convtrain(None, place, "cook", PICTURE_NAME, "--preset=seed", f"--seed={seed}")
+        yield seed, place
+
+
+def main() -> int:
+    """Ask, print, judge. 1 where an answer is not as it should be, 2 where a command failed."""
+    parser = argparse.ArgumentParser(prog="python -m bench.agreement", description=__doc__.split("\n\n")[0])
+    add = parser.add_argument
+    add("--seeds", default="0,1,2", metavar="A,B", help="seeds of the seed preset (0,1,2)")
+    add(
+        "--folders",
+        metavar="A,B",
+        help="cooked folders (each with res_train) to examine instead",
+    )
+    add("--epochs", type=int, default=600, metavar="N", help="epochs of a training (600)")
+    add("--trained", type=int, default=300, metavar="N", help="epochs before the second comparison of gradients (300)")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="convtrain-agreement-") as temporary:
+        work = Path(temporary)
+        try:
+            if given.folders:
+                sources = [(Path(name).name, Path(name).resolve()) for name in given.folders.split(",")]
+            else:
+                sources = list(cooked(given.seeds.split(","), work))
+            exam = Examination(sources[0][1], work, given.epochs)
+            for before in (0, given.trained):
+                exam.gradients(before)
+            exam.repeats(max(3, given.epochs // 6))
+            exam.curves()
+            for seed, folder in sources:
+                exam.quality(seed, folder)
+        except Failed as failure:
+            print(failure, file=sys.stderr)
+            return 2
+        print(markdown(["question", "plan", "answer", "as it should be"], exam.rows))
+    return 0 if exam.well else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""``make agree``: a plan that computes something else is named, and the exit code says so."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bench import agreement
+from bench.agreement import Candidate
+
+SLOTS = [{"name": "stem.b", "offset": 0, "shape": [3]}, {"name": "mix.0", "offset": 3, "shape": [2, 2]}]
+
+
+class Convtrain:
+    """Stands in for the command line: plan ``fused`` is off by ``drift`` in the last number of GW."""
+
+    def __init__(self, drift: float) -> None:
+        self._drift = drift
+        self._seen = 0
+
+    def __call__(self, candidate: Candidate | None, folder: Path, verb: str, *words: Any, parse: bool = False) -> Any:
+        if verb == "info":
+            return {"plans": {"reference": [], "fused": []}, "weights": {"slots": SLOTS}}
+        gradient = np.arange(1.0, 8.0)
+        if candidate is not None and candidate.plan == "fused":
+            gradient[-1] *= 1 + self._drift
+        for name in (word.split("=")[1] for word in words if str(word).startswith("--dump")):
+            np.save(folder / f"{name}.npy", gradient)
+        (folder / "res_train" / "checkpoint.res").write_bytes(b"weights")
+        return {"plan": "fused", "metrics": {"psnr": 39.6, "psnr_u8": 39.5}}
+
+
+@pytest.fixture
+def cooked(tmp_path: Path) -> Path:
+    (tmp_path / "a" / "res_train").mkdir(parents=True)
+    return tmp_path / "a"
+
+
+def examine(cooked: Path, monkeypatch: pytest.MonkeyPatch, drift: float) -> int:
+    monkeypatch.setattr(agreement, "convtrain", Convtrain(drift))
+    monkeypatch.setattr(sys, "argv", ["agreement", "--folders", str(cooked)])
+    return agreement.main()
+
+
+def test_plans_that_agree(cooked: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert examine(cooked, monkeypatch, 0.005) == 0
+    assert "NO" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("drift", [0.1, float("nan")])
+def test_a_plan_that_does_not_agree(
+    cooked: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], drift: float
+) -> None:
+    assert examine(cooked, monkeypatch, drift) == 1
+    wrong = [line for line in capsys.readouterr().out.splitlines() if line.endswith("NO |")]
+    assert len(wrong) == 2  # fresh and trained
+    assert all("| fused" in line and "(mix.0)" in line for line in wrong)
+
+
+def test_errors_are_relative_to_the_slot() -> None:
+    expected = np.array([1.0, 0.0, 0.0, 100.0, 0.0, 0.0, 0.0])
+    found = expected + 0.1
+    errors = agreement.gradient_errors(found, expected, SLOTS)
+    assert errors["stem.b"] == pytest.approx(0.1 * np.sqrt(3))
+    assert errors["mix.0"] == pytest.approx(0.1 * np.sqrt(4) / 100)
