@@ -20,7 +20,14 @@ def _subgroup_operations(mask: int) -> tuple[str, ...]:
 
 def _component(value: int) -> str:
     names = ("f16", "f32", "f64", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64")
-    return names[value] if value < len(names) else f"type{value}"
+    extended = {
+        1000141000: "bf16",  # VK_KHR_shader_bfloat16
+        1000491000: "s8-packed",  # VK_NV_cooperative_vector
+        1000491001: "u8-packed",
+        1000491002: "f8-e4m3",
+        1000491003: "f8-e5m2",
+    }
+    return names[value] if value < len(names) else extended.get(value, f"type{value}")
 
 
 def _scope(value: int) -> str:
