@@ -10,6 +10,8 @@ from PIL import Image
 from convtrain.files.atomic import write_bytes
 from convtrain.train.metrics import Picture, to_u8
 
+_COMPRESSION = 2  # of 9: half the time of the default, a tenth more bytes
+
 
 def write_png(path: Path, picture: Picture) -> None:
     """Store an (H, W, 3) picture with values in [0, 1], clamped and rounded to 8 bits.
@@ -17,5 +19,5 @@ def write_png(path: Path, picture: Picture) -> None:
     Raises InputError or RunError when the file cannot be written.
     """
     memory = io.BytesIO()
-    Image.fromarray(to_u8(picture), "RGB").save(memory, "PNG")
+    Image.fromarray(to_u8(picture), "RGB").save(memory, "PNG", compress_level=_COMPRESSION)
     write_bytes(path, memory.getvalue())
