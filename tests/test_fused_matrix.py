@@ -14,6 +14,7 @@ from workspace import Workspace, photograph, relative_error
 
 SHAPE = MatrixShape(16, 16, 16, "f16", "f16", "f32", "f32")
 SETTINGS = {"nf": 128, "layers": 3, "ks": 7, "kn": 8}
+MUON_TOLERANCE = 5e-2  # of a step: fp16 operands lose the directions in which the gradient is smallest
 
 
 @pytest.fixture
@@ -55,3 +56,24 @@ def test_interrupted_training_gives_the_same_bytes(cooked_both: Workspace) -> No
     twin.run(11)
     twin.run(19)
     assert place.snapshot() == twin.snapshot()
+
+
+def test_muon_takes_five_newton_schulz_steps(cooked_both: Workspace) -> None:
+    """The first step of every M against float64, from the gradient that the plan itself reports."""
+    place = cooked_both
+    place.plan = "fused"
+    before = place.weights(place.archive)
+    dumped = place.dump(1, "GW", "WBuf")
+    gradient, after = (dumped[name].astype(np.float64).ravel() for name in ("GW", "WBuf"))
+    config = place.info(place.archive)["config"]
+    for slot in place.info(place.archive)["weights"]["slots"]:
+        if not slot["name"].startswith("mix."):
+            continue
+        part = slice(slot["offset"], slot["offset"] + int(np.prod(slot["shape"])))
+        x = gradient[part].reshape(slot["shape"]).T
+        x = x / (np.linalg.norm(x) + 1e-7)
+        for _ in range(5):
+            gram = x @ x.T
+            x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
+        step = (before[part] - after[part]) / (config["muon_scale"] * config["lr"] / config["warmup"])
+        assert relative_error(step, x.T.ravel()) < MUON_TOLERANCE, slot["name"]

@@ -12,6 +12,7 @@ from convtrain.graph.builder import Graph
 from cook.model import ModelConfig
 from cook.recipes.fused.backward import Backward
 from cook.recipes.fused.forward import Forward
+from cook.recipes.fused.loss import Loss
 from cook.recipes.fused.update import Update
 from cook.recipes.reference import Reference
 
@@ -20,8 +21,8 @@ __all__ = ["Fused", "is_fusable"]
 FEATURES = 128  # the one NF whose tiles fill registers and shared memory as the matrix kernels expect
 
 
-class Fused(Forward, Backward, Update, Reference):
-    """Forward, backward and update anew; the loss passes and the roles as in the reference."""
+class Fused(Forward, Loss, Backward, Update, Reference):
+    """Every part anew; the roles as in the reference."""
 
     def __init__(self, model: ModelConfig) -> None:
         super().__init__(model)

@@ -4,37 +4,41 @@ from __future__ import annotations
 
 from convtrain.graph.builder import READ, WRITE, Kernel, PassSpec, PortRef, size
 from convtrain.graph.types import STORE
-from cook.recipes.fused.base import MIX_SHAPE, MIX_SLICES, SPAN, STATE_WORDS, FusedBase, share_out
-from cook.recipes.reference.base import Scratch, ceil_div, link
+from cook.recipes.fused.base import GATHERED, MIX_SHAPE, MIX_SLICES, SPAN, STATE_WORDS, share_out
+from cook.recipes.fused.muon import Muon
+from cook.recipes.reference.base import Scratch, link
 
-HEAD_FEATURES, HEAD_WARPS = 8, 4  # features that an invocation of head_back takes, and warps in its workgroups
+HEAD_SLICES = 396  # workgroups of head_back, at most
+STEM_FEATURES, STEM_SLICES = 16, 296  # features of a workgroup of stem_back, and slices at most
 CONV_WARPS = 2
 MIX_ACROSS = 4  # warps along the inputs of a layer's weight gradient
-LANES = 128  # workgroup size of gather
 
 
-class Backward(FusedBase):
+class Backward(Muon):
     """Two passes a layer, but one for layer 0, whose convolution stem_back takes along; then the shares are added."""
 
     def _backward(self) -> None:
         head_share = self._head_back()
         for layer in reversed(range(self.model.layers)):
             mix = self._mix_back(layer)
+            self._gather_mix(layer, mix[6])
             if layer > 0:
                 conv = self._conv_back(layer, mix)
-        self._gather(mix[6], conv[5], self._stem_back(mix), head_share)
+        self._muon_direction()
+        self._gather(conv[5], self._stem_back(mix), head_share)
 
     def _head_back(self) -> PortRef:
         model, region = self.model, self.regions.features(self.model.layers)
-        self.shares["HEAD"] = slices = share_out(region.strips * ceil_div(model.height, 32), 256)
-        values = {"STRIP0": region.strip0, "STRIPS": region.strips, "SLICES": slices, **self.regions.origin}
+        tiles = region.strips * region.blocks
+        self.shares["HEAD"] = slices = share_out(tiles, HEAD_SLICES)
+        values = {"STRIP0": region.strip0, "STRIPS": region.strips, "TILES": tiles, "SLICES": slices}
         head = self._add_reader(
             "head_back",
             self._on_halves(
                 "head_back",
-                (slices, model.nf // (HEAD_FEATURES * HEAD_WARPS), 1),
+                (slices, 1, 1),
                 geometry=self.regions.geometry,
-                region={**values, "GROUP": HEAD_FEATURES, "WARPS": HEAD_WARPS},
+                region={**values, **self.regions.origin},
             ),
             "backward",
             [
@@ -104,13 +108,14 @@ class Backward(FusedBase):
 
     def _stem_back(self, mix: PassSpec) -> PortRef:
         model, region = self.model, self.regions.widest
-        self.shares["STEM"] = slices = share_out(region.strips * ceil_div(region.rows, 32), 51)
-        values = {"STRIP0": region.strip0, "STRIPS": region.strips, **region.box, "SLICES": slices}
+        tiles = region.strips * region.blocks
+        self.shares["STEM"] = slices = share_out(tiles, STEM_SLICES)
+        values = {**self._blocks(region, slices), **region.box}
         stem = self._add_reader(
             "stem_back",
             self._on_halves(
                 "stem_back",
-                (model.nf // 4, slices, 1),
+                (model.nf // STEM_FEATURES, slices, 1),
                 geometry=self.regions.geometry,
                 region={**values, **self.regions.origin},
             ),
@@ -126,39 +131,41 @@ class Backward(FusedBase):
         )
         return stem[4]
 
-    def _gather(self, mix_share: PortRef, tap_share: PortRef, stem_share: PortRef, head_share: PortRef) -> None:
+    def _gather(self, tap_share: PortRef, stem_share: PortRef, head_share: PortRef) -> None:
         model = self.model
-        outputs = model.layers * model.mix_size + model.nf * (model.taps + 1 + 3) + 3 * (model.nf + 1)
-        reports = ceil_div(outputs, LANES)
+        mix_reports = model.layers * model.mix_size // GATHERED
+        counts = {name: self.shares[name] for name in ("TAPS", "STEM", "HEAD")}
         gather = self._add(
             "gather",
-            Kernel("fused/gather.slang", {"slices": self.shares}, groups=(reports, 1, 1)),
+            Kernel(
+                "fused/gather.slang",
+                {"slices": {**counts, "REPORTS": mix_reports}},
+                groups=(self.reports - mix_reports, 1, 1),
+            ),
             "backward",
             [
                 link(0, "state", READ, self.state),
                 link(1, "weights", READ, self.weights),
                 link(2, "kernel", READ, self.kernel),
-                link(3, "mix", READ, mix_share),
+                link(3, "hidden", READ, self.hidden),
                 link(4, "taps", READ, tap_share),
                 link(5, "stem", READ, stem_share),
                 link(6, "head", READ, head_share),
-                size(7, "gradient", WRITE, model.weights, label="GW"),
+                link(7, "gradient", WRITE, self.gradient),
                 size(8, "tap_gradient", WRITE, model.nf * model.taps),
-                size(9, "broken", WRITE, reports, dtype="u32"),
+                link(9, "broken", WRITE, self.broken),
             ],
-            self.cost.reduce(self.shares["MIX"], model.layers * model.mix_size),
-            covers=("reduce_mixw", "bwd_kern"),
+            self.cost.reduce(self.shares["TAPS"] * (model.layers - 1), model.nf * (model.taps + 1)),
+            covers=("bwd_kern",),
         )
-        self.gradient = gather[7]
         self._add_reader(
             "kern_back",
-            Kernel("fused/kern_back.slang", {"dims": {"REPORTS": reports}}, groups=(model.nf + model.kn + 1, 1, 1)),
+            Kernel("fused/kern_back.slang", groups=(model.kn, 1, 1)),
             "backward",
             [
                 link(1, "tap_gradient", READ, gather[8]),
-                link(2, "broken", READ, gather[9]),
+                link(2, "hidden", READ, self.hidden),
                 link(3, "gradient", WRITE, self.gradient),
-                link(4, "loss", WRITE, self.loss),
             ],
             self.cost.kern(),
             covers=("bwd_kern",),

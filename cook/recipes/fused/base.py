@@ -13,6 +13,7 @@ from cook.recipes.reference.base import Base, ceil_div
 SPAN = 4  # strips of a tile of the depthwise kernels
 STATE_WORDS = 12  # slang/fused/state.slang; as many as the state block of the reference
 MIX_SHAPE = {"WARPS": 16, "DOWN": 8}  # warps of a mixing product, and how many of them lie along the features
+GATHERED = 256  # numbers of a layer's gradient that a workgroup of gather_mix adds up
 MIX_SLICES = 132  # workgroups that share the products of a layer
 
 Groups = tuple[int, int, int]
@@ -35,19 +36,30 @@ def share_out(tiles: int, most: int) -> int:
 
 
 class FusedBase(Base):
-    """``features`` and ``convolved`` are the maps h and d of each layer; ``shares`` counts the slices by kind."""
+    """``features`` and ``convolved`` are the maps h and d of each layer; ``shares`` counts the slices by kind, and
+    ``reports`` the workgroups that report broken gradients."""
 
     taps: PortRef
     mixes: PortRef
     waves: PortRef
+    hidden: PortRef
+    terms: PortRef
+    loss_weights: dict[str, float]
+    loss_tiles: int
+    similarity: PortRef
     state: PortRef
     dm: PortRef
+    momentum: PortRef
+    squares: PortRef
+    broken: PortRef
+    direction: PortRef
 
     def prepare(self) -> None:
         self.regions = Regions(self.model, SPAN)
         self.features: list[PortRef] = []
         self.convolved: list[PortRef] = []
         self.shares: dict[str, int] = {}
+        self.reports = 0
 
     def _on_matrices(self, name: str, groups: Groups, **values: Constants) -> Kernel:
         """A kernel on matrix units; ``slang/fused/<name>_matrix``."""

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from convtrain.graph.builder import READ, WRITE, Kernel, PassSpec, PortRef, UniformSpec, data, size
+from convtrain.graph.builder import READ, WRITE, PassSpec, PortRef, UniformSpec, data, size
 from convtrain.graph.types import STORE
 from cook.recipes.fused.base import MIX_SHAPE, MIX_SLICES, SPAN, FusedBase, share_out
 from cook.recipes.reference.base import ceil_div, link
+
+OPERANDS = 512  # workgroup size of operands
+STEM_WALK = 8  # strips that a workgroup of the stem walks along, at most
+WAVE_NUMBERS = 16  # slang/fused/wave.slang
 
 
 class Forward(FusedBase):
     """Two passes a layer, but one for layer 0, whose convolution the stem brings along."""
 
     def _forward(self) -> None:
-        self._kern()
         self._operands()
         stem = self._plane_waves()
         self.features.append(stem[2])
@@ -23,49 +26,38 @@ class Forward(FusedBase):
             self.features.append(self._mix(layer))
         self._head()
 
-    def _kern(self) -> None:
+    def _operands(self) -> None:
         model = self.model
+        toeplitz, mixes = 1024 * (model.radius + 1) * model.nf, 2 * model.layers * model.mix_size
         taps = model.nf * model.taps
-        kern = self._add(
-            "kern",
-            Kernel("kern.slang", threads=(taps, 1, 1)),
+        operands = self._add(
+            "operands",
+            self._on_halves("operands", (model.nf + ceil_div(mixes // 8, OPERANDS), 1, 1)),
             "forward",
             [
                 data(0, "weights", READ, model.weights, "weights", label="WBuf", dump=True),
                 size(1, "kernel", WRITE, taps, label="KBuf", shape=(model.nf, model.ks, model.ks)),
-            ],
-            self.cost.kern(),
-            infer=True,
-        )
-        self.weights, self.kernel = kern[0], kern[1]
-
-    def _operands(self) -> None:
-        model = self.model
-        toeplitz, mixes = 1024 * (model.radius + 1) * model.nf, 2 * model.layers * model.mix_size
-        operands = self._add_reader(
-            "operands",
-            self._on_halves("operands", (ceil_div((toeplitz + mixes) // 2 + model.nf, 128), 1, 1)),
-            "forward",
-            [
-                link(1, "kernel", READ, self.kernel),
                 size(2, "taps", WRITE, toeplitz, dtype=STORE),
                 size(3, "mixes", WRITE, mixes, dtype=STORE),
-                size(4, "waves", WRITE, 2 * model.nf),
+                size(4, "waves", WRITE, WAVE_NUMBERS * model.nf),
+                size(5, "hidden", WRITE, 2 * model.kn * model.taps),
             ],
             self.cost.copy(toeplitz + mixes),
             infer=True,
-            covers=("pack_mix", "pack_wmix"),
+            covers=("kern", "pack_mix", "pack_wmix"),
         )
-        self.taps, self.mixes, self.waves = operands[2], operands[3], operands[4]
+        self.weights, self.kernel = operands[0], operands[1]
+        self.taps, self.mixes, self.waves, self.hidden = operands[2], operands[3], operands[4], operands[5]
 
     def _plane_waves(self) -> PassSpec:
         region = self.regions.widest
-        values = {"STRIP0": region.strip0, "STRIPS": region.strips, "Y0": region.y0, "YN": region.rows}
+        walk = ceil_div(region.strips, ceil_div(region.strips, STEM_WALK))
+        values = {"STRIP0": region.strip0, "STRIPS": region.strips, "BLOCK0": region.block0, "WALK": walk}
         return self._add_reader(
             "stem",
             self._on_halves(
                 "stem",
-                (ceil_div(region.rows, 32), ceil_div(region.strips, 4), self.model.nf),
+                (region.blocks, ceil_div(region.strips, walk), self.model.nf // 32),
                 geometry=self.regions.geometry,
                 region={**values, **self.regions.origin},
             ),
@@ -129,12 +121,12 @@ class Forward(FusedBase):
         return mix[3]
 
     def _head(self) -> None:
-        model, region = self.model, self.regions.features(self.model.layers)
+        region = self.regions.features(self.model.layers)
         head = self._add_reader(
             "head",
             self._on_halves(
                 "head",
-                (ceil_div(model.height, 32), region.strips, 1),
+                (region.blocks, region.strips, 1),
                 geometry=self.regions.geometry,
                 region={"STRIP0": region.strip0, **self.regions.origin},
             ),

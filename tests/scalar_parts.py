@@ -1,0 +1,107 @@
+"""Plan `fused` where nothing has matrix units: its matrix kernels do nothing here, the others can be run one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from convtrain.gpu.live.engine import Engine
+from convtrain.gpu.plan import plan_execution
+from convtrain.gpu.snapshot import DeviceSnapshot
+from convtrain.graph.builder import Kernel, PassSpec
+from convtrain.graph.types import Plan
+from cook.cache import SpirvCache
+from cook.model import ModelConfig
+from cook.pack import pack
+from cook.recipes.fused import Fused
+from cook.recipes.fused.regions import Regions
+from cook.sources import slang_root
+
+Array = NDArray[np.float64]
+
+
+def _idle(item: PassSpec, folder: Path) -> Kernel:
+    """A kernel with the ports of a pass that does nothing."""
+    lines = [
+        f"[[vk::binding({port.number}, 0)]] {'RW' if port.access.writes else ''}StructuredBuffer<uint> {port.name};"
+        for port in item.ports
+    ]
+    lines.append('[shader("compute")] [numthreads(1, 1, 1)] void main() {}')
+    (folder / f"idle{item.index}.slang").write_text("\n".join(lines))
+    return Kernel(f"idle{item.index}.slang", groups=(1, 1, 1))
+
+
+class ScalarParts:
+    """The plan on a device; buffers go by pass and port: ``parts.read("stem", 2)``. Of several passes the first counts.
+
+    With ``only``, just these passes have their kernels.
+    """
+
+    def __init__(
+        self, model: ModelConfig, device: DeviceSnapshot, folder: Path, only: Collection[str] | None = None
+    ) -> None:
+        recipe = Fused(model)
+        graph = recipe.build()
+        for number, item in enumerate(graph.passes):
+            if item.kernels[0].requires.matrix or (only and item.name not in only and item.uniform is None):
+                graph.passes[number] = replace(item, kernels=(_idle(item, folder),))
+        seeds = {"weights": "0" * 64, "target": "1" * 64}
+        made = pack(
+            [graph],
+            packs={"model": model.pack()},
+            roots=[slang_root(), folder],
+            cache=SpirvCache(folder),
+            seeds=seeds,
+        )
+        blobs: Mapping[str, bytes] = {
+            **made.blobs,
+            seeds["weights"]: bytes(4 * model.weights),
+            seeds["target"]: bytes(12 * model.height * model.width),
+        }
+        self.plan: Plan = made.plans["fused"]
+        self.model, self.regions = model, recipe.regions
+        self.engine = Engine(plan_execution(device, self.plan), blobs.__getitem__)
+
+    def find(self, name: str) -> int:
+        return next(item.index for item in self.plan.passes if item.name == name)
+
+    def buffer(self, name: str, port: int) -> str:
+        return self.plan.buffer(f"{self.find(name)}-{port}").id
+
+    def run(self, *names: str) -> None:
+        self.engine.run(tuple(sorted(self.find(name) for name in names)))
+
+    def read(self, name: str, port: int, dtype: type = np.float32) -> NDArray[np.generic]:
+        return np.frombuffer(self.engine.read(self.buffer(name, port)), dtype)
+
+    def write(self, name: str, port: int, values: NDArray[np.generic]) -> None:
+        self.engine.write(self.buffer(name, port), np.ascontiguousarray(values).tobytes())
+
+    def write_weights(self, weights: Array) -> None:
+        self.engine.write("WBuf", weights.astype(np.float32).tobytes())
+
+    def read_map(self, name: str, port: int) -> NDArray[np.uint16]:
+        return unpack_map(self.read(name, port, np.uint16), self.regions, self.model.nf)
+
+    def write_map(self, name: str, port: int, bits: NDArray[np.uint16]) -> None:
+        """``bits``: (feature, row, column) of the whole map."""
+        self.write(name, port, pack_map(bits, self.regions))
+
+    def map_shape(self) -> tuple[int, int, int]:
+        return self.model.nf, 8 * self.regions.blocks, 8 * self.regions.strips
+
+
+def unpack_map(stored: NDArray[np.generic], regions: Regions, features: int) -> NDArray[np.uint16]:
+    """A stored map as (feature, row, column)."""
+    blocks = stored.view(np.uint16).reshape(regions.strips, regions.blocks, features, 8, 8)
+    pixels: NDArray[np.uint16] = blocks.transpose(2, 1, 3, 0, 4)
+    return pixels.reshape(features, 8 * regions.blocks, 8 * regions.strips)
+
+
+def pack_map(bits: NDArray[np.uint16], regions: Regions) -> NDArray[np.uint16]:
+    """The inverse of :func:`unpack_map`."""
+    return bits.reshape(len(bits), regions.blocks, 8, regions.strips, 8).transpose(3, 1, 0, 2, 4)

@@ -1,0 +1,255 @@
+"""Every kernel of plan `fused` that needs no matrix units, against NumPy in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from convtrain.gpu.snapshot import DeviceSnapshot
+from convtrain.train.schedule import STATE_DTYPE
+from cook.model import ModelConfig
+from live_device import device
+from oracle import loss as oracle_loss
+from oracle.layout import Config, random_weights, unpack
+from oracle.model import coordinates, depthwise, kernel
+from scalar_parts import ScalarParts
+
+__all__ = ["device"]
+
+MODEL = ModelConfig(height=21, width=30, layers=2, halo=6, kn=20, den=0.1)
+SCALE = 3 * MODEL.height * MODEL.width  # of gradients in fp16
+
+
+@pytest.fixture(scope="module")
+def parts(device: DeviceSnapshot, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScalarParts]:
+    if not (device.float16 and device.storage_16bit):
+        pytest.skip("no fp16 storage on this device")
+    made = ScalarParts(MODEL, device, tmp_path_factory.mktemp("spirv"))
+    yield made
+    made.engine.close()
+
+
+@pytest.fixture(scope="module")
+def weights() -> dict[str, np.ndarray]:
+    config = Config.of(MODEL.config())
+    flat = random_weights(config, np.random.default_rng(5)).astype(np.float32).astype(np.float64)
+    return {"flat": flat, **unpack(flat, config)}
+
+
+def relative(found: np.ndarray, expected: np.ndarray) -> float:
+    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+
+
+def halves(values: np.ndarray) -> np.ndarray:
+    return values.astype(np.float16).view(np.uint16)
+
+
+def numbers(bits: np.ndarray) -> np.ndarray:
+    return bits.view(np.float16).astype(np.float64)
+
+
+def test_operands_and_stem(parts: ScalarParts, weights: dict[str, np.ndarray]) -> None:
+    config = Config.of(MODEL.config())
+    taps = kernel(weights, config)
+    parts.write_weights(weights["flat"])
+    parts.run("operands", "stem")
+    np.testing.assert_allclose(parts.read("operands", 1).reshape(taps.shape), taps, atol=1e-6)
+    h, d = parts.read_map("stem", 2), parts.read_map("stem", 3)
+    z = 30 * (np.einsum("kyx,fk->fyx", coordinates(config), weights["stem.w"]) + weights["stem.b"][:, None, None])
+    # Compare on the region that the plan computes: there, taps stay within the oracle's domain.
+    region = parts.regions.widest
+    inset = MODEL.halo - (parts.regions.origin_y - region.y0)
+    rows, columns = slice(region.y0, region.y1), slice(region.x0, region.x1)
+    inner = (slice(None), slice(inset, inset + region.rows), slice(inset, inset + region.x1 - region.x0))
+    full = np.sin(z)
+    np.testing.assert_allclose(numbers(h & 0xBFFF)[:, rows, columns], full[inner], atol=3e-4)
+    negative, cosine = (h & 0x4000)[:, rows, columns] != 0, np.cos(z)[inner]
+    assert (negative == (cosine < 0))[np.abs(cosine) > 1e-3].all()
+    expected = (depthwise(full, taps, config) + weights["dw.b"][:, None, None])[inner]
+    np.testing.assert_allclose(numbers(d)[:, rows, columns], expected, rtol=1e-3, atol=1e-3)
+    # T_r[(dy, dx)][s] is the tap at (r - dy, s - dx - 4 + RADIUS), forward and flipped.
+    toeplitz = parts.read("operands", 2, np.float16).reshape(MODEL.nf, 2, -1, 2, 8, 16)
+    for kind, wanted in enumerate((taps, taps[:, ::-1, ::-1])):
+        for r in range(MODEL.ks + 1):
+            for dy in range(2):
+                for dx in range(8):
+                    row = np.zeros((MODEL.nf, 16))
+                    if 0 <= r - dy < MODEL.ks:
+                        first = dx + 4 - MODEL.radius
+                        row[:, first : first + MODEL.ks] = wanted[:, r - dy]
+                    np.testing.assert_allclose(toeplitz[:, kind, r, dy, dx], row, rtol=1e-3, atol=1e-6)
+    mixes = parts.read("operands", 3, np.float16).reshape(MODEL.layers, 2, -1)
+    for layer in range(MODEL.layers):
+        matrix = weights[f"mix.{layer}"].astype(np.float16)
+        np.testing.assert_array_equal(mixes[layer, 0], matrix.ravel())
+        np.testing.assert_array_equal(mixes[layer, 1], matrix.T.ravel())
+
+
+def test_head_forward_and_back(parts: ScalarParts, weights: dict[str, np.ndarray]) -> None:
+    rng = np.random.default_rng(1)
+    parts.write_weights(weights["flat"])
+    value = rng.uniform(-1, 1, parts.map_shape())
+    negative = rng.integers(0, 2, value.shape).astype(bool)
+    bits = halves(value) & 0xBFFF | np.where(negative, 0x4000, 0).astype(np.uint16)
+    parts.write_map("head", 1, bits)
+    parts.run("head")
+    x, y = parts.regions.origin_x, parts.regions.origin_y
+    box = (slice(None), slice(y, y + MODEL.height), slice(x, x + MODEL.width))
+    h = numbers(bits & 0xBFFF)[box]
+    out = np.einsum("cf,fyx->yxc", weights["head.w"], h) + weights["head.b"][:3]
+    np.testing.assert_allclose(parts.read("head", 2).reshape(out.shape), out, atol=2e-6)
+
+    gradient = rng.normal(size=out.shape) * 1e-4
+    parts.write("head_back", 2, gradient.astype(np.float32))
+    parts.run("head_back")
+    slope = np.where(negative[box], -1, 1) * np.sqrt(1 - h**2)
+    expected = SCALE * np.einsum("cf,yxc->fyx", weights["head.w"], gradient) * slope
+    assert relative(numbers(parts.read_map("head_back", 4))[box], expected) < 5e-4
+    share = parts.read("head_back", 5).reshape(-1, MODEL.nf + 1, 3).astype(np.float64).sum(axis=0)
+    np.testing.assert_allclose(share[:-1], np.einsum("fyx,yxc->fc", h, gradient), atol=1e-7)
+    np.testing.assert_allclose(share[-1], gradient.sum(axis=(0, 1)), atol=1e-7)
+
+
+def test_stem_back_to_gradients(parts: ScalarParts, weights: dict[str, np.ndarray]) -> None:
+    """Random dh and dd of layer 0, shares of the taps above and of the head: gather and kern_back add up all."""
+    config = Config.of(MODEL.config())
+    rng = np.random.default_rng(2)
+    parts.write_weights(weights["flat"])
+    parts.run("operands")
+    dh, dd = (halves(rng.normal(size=parts.map_shape())) for _ in range(2))
+    parts.write_map("stem_back", 2, dh)
+    parts.write_map("stem_back", 3, dd)
+    parts.run("stem_back")
+    region = parts.regions.widest
+    inset = MODEL.halo - (parts.regions.origin_y - region.y0)
+    inner = (slice(None), slice(inset, inset + region.rows), slice(inset, inset + region.x1 - region.x0))
+    box = (slice(None), slice(region.y0, region.y1), slice(region.x0, region.x1))
+    xy = coordinates(config)[inner]
+    z = 30 * (np.einsum("kyx,fk->fyx", xy, weights["stem.w"]) + weights["stem.b"][:, None, None])
+    g, e = numbers(dh)[box], numbers(dd)[box]
+    taps = kernel(weights, config)
+    v, u = np.mgrid[-MODEL.radius : MODEL.radius + 1, -MODEL.radius : MODEL.radius + 1]
+    pixel = 2 / max(MODEL.height, MODEL.width)
+    step = 30 * pixel * (weights["stem.w"][:, 0, None, None] * u + weights["stem.w"][:, 1, None, None] * v)
+    a, b = (taps * np.cos(step)).sum(axis=(1, 2)), (taps * np.sin(step)).sum(axis=(1, 2))
+    dz = g * np.cos(z) + e * (a[:, None, None] * np.cos(z) - b[:, None, None] * np.sin(z))
+    by_a, by_b = (e * np.sin(z)).sum(axis=(1, 2)), (e * np.cos(z)).sum(axis=(1, 2))
+
+    tap_share = rng.normal(size=parts.read("gather", 4).size)
+    head_share = rng.normal(size=parts.read("gather", 6).size)
+    parts.write("gather", 4, tap_share.astype(np.float32))
+    parts.write("gather", 6, head_share.astype(np.float32))
+    parts.run("gather", "kern_back")
+    above = tap_share.reshape(-1, MODEL.nf, MODEL.taps + 1).sum(axis=0)
+    tap_gradient = above[:, :-1].reshape(taps.shape)
+    tap_gradient = (tap_gradient + by_a[:, None, None] * np.cos(step) + by_b[:, None, None] * np.sin(step)) / SCALE
+    through = taps * (by_b[:, None, None] * np.cos(step) - by_a[:, None, None] * np.sin(step))
+    axes = [(dz * xy[k]).sum(axis=(1, 2)) + pixel * (through * w).sum(axis=(1, 2)) for k, w in enumerate((u, v))]
+    offsets = np.stack([u.ravel(), v.ravel(), np.ones(MODEL.taps)]) / np.array([[MODEL.radius], [MODEL.radius], [1]])
+    phase = 10 * (weights["kern.w1"] @ offsets[:2] + weights["kern.b1"][:, None])
+    up = np.einsum("fk,ft->kt", weights["kern.w2"], tap_gradient.reshape(MODEL.nf, -1)) * 10 * np.cos(phase)
+    expected = {
+        "kern.w1": up @ offsets[:2].T,
+        "kern.b1": up.sum(axis=1),
+        "kern.w2": tap_gradient.reshape(MODEL.nf, -1) @ np.sin(phase).T,
+        "kern.b2": tap_gradient.sum(axis=(1, 2)),
+        "stem.w": 30 * np.stack(axes, axis=1) / SCALE,
+        "stem.b": 30 * dz.sum(axis=(1, 2)) / SCALE,
+        "dw.b": (above[:, -1] + e.sum(axis=(1, 2))) / SCALE,
+        "head.w": head_share.reshape(-1, MODEL.nf + 1, 3).sum(axis=0)[:-1].T,
+    }
+    gradient = unpack(parts.read("gather", 7).astype(np.float64), config)
+    errors = {name: relative(gradient[name], value) for name, value in expected.items()}
+    assert max(errors.values()) < 2e-5, errors
+    np.testing.assert_allclose(
+        gradient["head.b"][:3], head_share.reshape(-1, MODEL.nf + 1, 3).sum(axis=0)[-1], rtol=1e-5
+    )
+
+
+def test_shares_of_a_matrix(parts: ScalarParts) -> None:
+    """The last layer's gather_mix, the first in the plan: gradient, squares of the momentum to be, broken values."""
+    rng = np.random.default_rng(3)
+    shares = rng.normal(size=(MODEL.layers, parts.read("gather_mix", 1).size // MODEL.layers))
+    momentum = rng.normal(size=MODEL.layers * MODEL.mix_size)
+    layer = MODEL.layers - 1
+    config = Config.of(MODEL.config())
+    for value in (None, np.nan, np.inf):
+        if value is not None:
+            shares[layer, 4321] = value
+        parts.write("gather_mix", 1, shares.astype(np.float32))
+        parts.write("gather_mix", 2, momentum.astype(np.float32))
+        parts.run("gather_mix")
+        groups = MODEL.mix_size // 256
+        broken = parts.read("gather_mix", 5, np.uint32)[layer * groups : (layer + 1) * groups]
+        if value is not None:
+            assert broken.sum() == 1
+            continue
+        assert not broken.any()
+        expected = shares[layer].reshape(-1, MODEL.mix_size).sum(axis=0) / SCALE
+        gradient = unpack(parts.read("gather_mix", 3).astype(np.float64), config)[f"mix.{layer}"].ravel()
+        assert relative(gradient, expected) < 1e-6
+        after = 0.95 * momentum.reshape(MODEL.layers, -1)[layer] + expected
+        squares = parts.read("gather_mix", 4).reshape(MODEL.layers, -1)[layer]
+        assert abs(squares.sum() / (after**2).sum() - 1) < 1e-5
+
+
+@pytest.mark.parametrize("size", [(40, 110), (11, 12), (10, 60), (1, 5), (9, 1)])
+def test_loss(device: DeviceSnapshot, tmp_path: Path, size: tuple[int, int]) -> None:
+    """DlOut by central differences of the oracle's loss, and every term."""
+    if not (device.float16 and device.storage_16bit):
+        pytest.skip("no fp16 storage on this device")
+    height, width = size
+    rng = np.random.default_rng(4)
+    target = rng.uniform(0, 1, (height, width, 3)).astype(np.float32).astype(np.float64)
+    out = (target + rng.normal(scale=0.1, size=target.shape)).astype(np.float32).astype(np.float64)
+    model = ModelConfig(height=height, width=width, layers=2, halo=6, kn=4, den=oracle_loss.gradient_scale(target))
+    config = Config.of(model.config())
+    parts = ScalarParts(model, device, tmp_path, {"ssim", "loss_gradient", "schedule"})
+    with parts.engine:
+        parts.write("ssim", 0, out.astype(np.float32))
+        parts.write("ssim", 1, target.astype(np.float32))
+        parts.run("ssim", "loss_gradient", "schedule")
+        found = dict(zip(parts.plan.roles.loss_fields, parts.engine.host(parts.plan.roles.loss), strict=True))
+        gradient = parts.read("loss_gradient", 2).reshape(out.shape).astype(np.float64)
+        assert np.frombuffer(parts.engine.read("state"), STATE_DTYPE, count=1)[0]["step"] == 1
+    for name, value in oracle_loss.terms(out, target, config).items():
+        np.testing.assert_allclose(found[name], value, rtol=5e-6, err_msg=name)
+    for _ in range(6):
+        direction = rng.normal(size=out.shape)
+        ahead, behind = (oracle_loss.terms(out + s * direction, target, config)["loss"] for s in (1e-5, -1e-5))
+        np.testing.assert_allclose((gradient * direction).sum(), (ahead - behind) / 2e-5, rtol=2e-4, atol=1e-7)
+
+
+def test_a_step(parts: ScalarParts, weights: dict[str, np.ndarray]) -> None:
+    rng = np.random.default_rng(6)
+    state = np.zeros(1, STATE_DTYPE)
+    words = np.zeros(12, np.uint32)
+    words[:8] = np.frombuffer(state.tobytes(), np.uint32)[:8]
+    words[8:11] = np.array([1e-3, 0.19, 1.9e-3], np.float32).view(np.uint32)
+    words[11] = 3
+    first = next(slot.offset for slot in MODEL.slots() if slot.name == "mix.0")
+    mixes = MODEL.layers * MODEL.mix_size
+    count = weights["flat"].size
+    g, m, v, y = (rng.normal(size=n) for n in (count, count, count, mixes))
+    v, b = v**2, rng.normal(size=mixes)
+    for skipped in (1, 0):
+        words[3] = skipped
+        parts.write_weights(weights["flat"])
+        for port, values in ((2, g), (3, m), (4, v), (6, b), (7, y)):
+            parts.write("step", port, values.astype(np.float32))
+        parts.engine.write("state", words.tobytes())
+        parts.run("step")
+        after = parts.read("step", 0).astype(np.float64)
+        np.testing.assert_array_equal(parts.read("step", 1).reshape(10, -1)[3], after.astype(np.float32))
+        if skipped:
+            np.testing.assert_array_equal(after, weights["flat"])
+            np.testing.assert_array_equal(parts.read("step", 6), b.astype(np.float32))
+    inside = slice(first, first + mixes)
+    root = np.sqrt((0.999 * v + 1e-3 * g**2) / 1.9e-3)
+    expected = weights["flat"] - 1e-3 / 0.19 * (0.9 * m + 0.1 * g) / (root + 1e-8)
+    expected[inside] = weights["flat"][inside] - 1e-3 * MODEL.muon_scale * y
+    np.testing.assert_allclose(after, expected, rtol=2e-5, atol=1e-6)
+    np.testing.assert_allclose(parts.read("step", 6), 0.95 * b + g[inside], rtol=1e-4, atol=1e-5)
