@@ -9,7 +9,7 @@ from cook.recipes.fused.muon import Muon
 from cook.recipes.reference.base import Scratch, link
 
 HEAD_SLICES = 396  # workgroups of head_back, at most
-STEM_FEATURES, STEM_SLICES = 16, 296  # features of a workgroup of stem_back, and slices at most
+STEM_FEATURES, STEM_SLICES = 16, 148  # features of a workgroup of stem_back, and slices at most
 CONV_WARPS = 2
 MIX_ACROSS = 4  # warps along the inputs of a layer's weight gradient
 

@@ -7,7 +7,7 @@ from cook.model import SSIM_TAPS
 from cook.recipes.fused.base import FusedBase
 from cook.recipes.reference.base import ceil_div, link
 
-TILE_PIXELS, TILE_ROWS = 48, 4  # slang/fused/loss_terms.slang
+TILE_PIXELS, TILE_ROWS = 32, 4  # slang/fused/loss_terms.slang
 
 
 class Loss(FusedBase):
