@@ -26,6 +26,7 @@ class Fused(Forward, Loss, Backward, Update, Reference):
 
     def __init__(self, model: ModelConfig) -> None:
         super().__init__(model)
+        self.half = None
         self.graph = Graph("fused", storages=("f16",))
         self.prepare()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from convtrain.graph.builder import READ, READ_WRITE, WRITE, Kernel, PortRef, size
+from convtrain.graph.types import STORE
 from cook.model import TILE
 from cook.recipes.reference.base import PACK, Scratch, link
 from cook.recipes.reference.forward import Forward
@@ -28,7 +29,7 @@ class Backward(Forward):
             "bwd_head_x",
             Kernel("bwd_head_x.slang", groups=(model.padded_pixels // TILE, model.nf // PACK, 1)),
             "backward",
-            [link(1, "dl_out", READ, self.dl_out), size(2, "dh", WRITE, self.planes)],
+            [link(1, "dl_out", READ, self.dl_out), size(2, "dh", WRITE, self.planes, dtype=STORE)],
             self.cost.head(),
         )
         w = self._add(
@@ -55,8 +56,8 @@ class Backward(Forward):
             [
                 link(0, "m", READ, self.m[layer]),
                 link(1, "dh", READ, self.dh),
-                Scratch(2, "dm", WRITE, self.planes),
-                Scratch(3, "dm_pixels", WRITE, self.planes),
+                Scratch(2, "dm", WRITE, self.planes, STORE),
+                Scratch(3, "dm_pixels", WRITE, self.planes, STORE),
             ],
             self.cost.pointwise(reads=2, writes=2),
         )
@@ -74,7 +75,7 @@ class Backward(Forward):
             [
                 link(0, "panels", READ, pack[1]),
                 link(1, "planes", READ, dm[2]),
-                Scratch(2, "product", WRITE, 2 * self.planes),
+                Scratch(2, "product", WRITE, 2 * self.planes, STORE),
             ],
             self.cost.gemm(),
         )[2]
@@ -84,7 +85,7 @@ class Backward(Forward):
             "backward",
             [
                 link(0, "dcat", READ, dcat),
-                Scratch(1, "dd", WRITE, self.planes),
+                Scratch(1, "dd", WRITE, self.planes, STORE),
                 Scratch(2, "db_partials", WRITE, model.nf * model.slices),
             ],
             self.cost.pointwise(reads=1, writes=1),

@@ -10,6 +10,7 @@ from convtrain.graph.types import Access
 from cook.model import ModelConfig
 from cook.recipes.cost import Cost, Work
 from cook.recipes.reference.blocking import Blocking
+from cook.recipes.reference.half import HalfKernels, suits
 
 PACK = 8
 """Features that an invocation of a pixel-wise kernel takes; NF is a multiple of it."""
@@ -60,7 +61,8 @@ class Base:
 
     def __init__(self, model: ModelConfig) -> None:
         self.model = model
-        self.graph = Graph("reference")
+        self.half = HalfKernels(model) if suits(model) else None
+        self.graph = Graph("reference", storages=("f16", "f32") if self.half else ("f32",))
         self.cost = Cost(model)
         self.cut = Blocking.of(model)
         self.planes = model.nf * model.padded_pixels  # elements of NF feature maps
@@ -101,7 +103,7 @@ class Base:
             specs.append(port)
         made = self.graph.add(
             name,
-            kernels,
+            self.half.before(name, kernels) if self.half else kernels,
             group=group,
             ports=specs,
             infer=infer,

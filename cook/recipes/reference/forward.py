@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from convtrain.graph.builder import READ, READ_WRITE, WRITE, Kernel, PortRef, UniformSpec, data, size
+from convtrain.graph.types import STORE
 from cook.recipes.reference.base import PACK, Base, Scratch, ceil_div, link
 from cook.recipes.reference.matrix import product
 
@@ -48,7 +49,7 @@ class Forward(Base):
             "stem_train",
             Kernel("stem.slang", threads=(model.padded_pixels // STEM_PIXELS, model.nf // PACK, 1)),
             "forward",
-            [size(1, "h", WRITE, 2 * self.planes), size(2, "z", WRITE, self.planes)],
+            [size(1, "h", WRITE, 2 * self.planes), size(2, "z", WRITE, self.planes, dtype=STORE)],
             self.cost.stem(),
             infer=True,
             uniform=UniformSpec(controls={"offset_x": "offset_x", "offset_y": "offset_y"}),
@@ -94,7 +95,7 @@ class Forward(Base):
             "forward",
             [
                 link(0, "product", READ, gemm[2]),
-                size(1, "m", WRITE, self.planes),
+                size(1, "m", WRITE, self.planes, dtype=STORE),
                 size(2, "h", WRITE, self.planes if last else 2 * self.planes),
             ],
             self.cost.pointwise(reads=1, writes=2),

@@ -1,0 +1,125 @@
+"""Plan ``reference`` on fp16 maps and matrix units: one kernel for each pass that differs, taken all together or not at all.
+
+Phases and gradients are stored in fp16, features and everything of the size of a weight in fp32. Gradients carry the
+factor ``scale(model)`` from ``bwd_head_x`` to where a weight's gradient is summed up. The forward products and Muon's
+split their factors in two fp16 parts each, which keeps some 20 bits; the backward products round theirs to fp16.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from convtrain.graph.builder import Kernel
+from convtrain.graph.types import MatrixShape, Requirements
+from cook.model import TILE, ModelConfig
+
+FEATURES = 128  # the one NF whose tiles fill registers and shared memory as the matrix kernels expect
+SUBGROUP = 32
+HALF = Requirements(subgroup_size=SUBGROUP, subgroup_ops=("basic", "shuffle"), storage_16bit=True, float16=True)
+MATRIX = Requirements(
+    matrix=MatrixShape(16, 16, 16, "f16", "f16", "f32", "f32"),
+    subgroup_size=SUBGROUP,
+    subgroup_ops=("basic",),
+    storage_16bit=True,
+    float16=True,
+    memory_model=True,
+)
+
+ROUNDS = 12  # of KS rows that a depthwise kernel walks down, RADIUS more on either side included
+TAP_ROUNDS = 9  # the same for the gradient of the taps
+TAP_WARPS = 3
+MIX_GRADIENT = {"ROWS": 64, "COLUMNS": 64, "WARPS": 4}  # elements of dM that a workgroup makes
+
+Groups = tuple[int, int, int]
+
+
+def scale(model: ModelConfig) -> float:
+    """The factor that fp16 gradients carry: the power of two next to 3·H·W, by which any float divides exactly."""
+    return 2.0 ** round(math.log2(3 * model.height * model.width))
+
+
+def suits(model: ModelConfig) -> bool:
+    """Whether these kernels can do the model: they take four columns at a time, and see four more on either side."""
+    return model.nf == FEATURES and model.radius <= 4 and model.domain_width % 4 == 0
+
+
+class HalfKernels:
+    """The kernels for one model."""
+
+    def __init__(self, model: ModelConfig) -> None:
+        self._model = model
+
+    def before(self, name: str, others: Kernel | Sequence[Kernel]) -> tuple[Kernel, ...]:
+        """The kernel of pass ``name`` for fp16 storage, then ``others``, then for fp32 storage only."""
+        others = (others,) if isinstance(others, Kernel) else tuple(others)
+        half = self._kernel(name, others[-1])
+        return (half, *(replace(kernel, storage="f32") for kernel in others)) if half else others
+
+    def _kernel(self, name: str, scalar: Kernel) -> Kernel | None:
+        """The kernel of a pass with the constants of its scalar kernel; None where that one serves both storages."""
+        model, dims = self._model, {**scalar.values.get("dims", {}), "SCALE": scale(self._model)}
+        nf, quads, tiles = model.nf, model.padded_pixels // 4, model.padded_pixels // TILE
+        match name:
+            case "stem_train":
+                return self._plain("stem", threads=(quads, nf // 8, 1))
+            case "dw" | "bwd_dw_x":
+                return self._depthwise(name)
+            case "pack_mix" | "pack_wmix":
+                return self._plain("pack", scalar.values, threads=scalar.threads)
+            case "gemm_mix":
+                return self._matrix(name, (tiles, 1, 1))
+            case "mix_unpack":
+                return self._plain(name, threads=(quads, nf // 4, 1))
+            case "bwd_head_x":
+                return self._plain(name, {"dims": dims}, threads=(quads, nf // 8, 1))
+            case "bwd_head_w":
+                return self._plain(name, groups=(nf, 1, 1))
+            case "bwd_sin_dm":
+                return self._plain(name, threads=(2 * quads, nf // 16, 1))
+            case "gemm_mixx":
+                return self._matrix(name, (2, tiles, 1))
+            case "unpack_dm":
+                return self._plain(name, {"dims": dims}, groups=(model.slices, nf // 8, 1))
+            case "gemm_mixw":
+                rows, columns = MIX_GRADIENT["ROWS"], MIX_GRADIENT["COLUMNS"]
+                return self._matrix(name, (nf // columns, 2 * nf // rows, model.slices), {"block": MIX_GRADIENT})
+            case "reduce_mixw":
+                return self._plain(name, {"dims": dims}, threads=(model.mix_size, 1, 1))
+            case "bwd_dw_k":
+                values = {"strip": {"WALK": self._walk(TAP_ROUNDS)}, "dims": {**dims, "WARPS": TAP_WARPS}}
+                return self._plain(name, values, groups=scalar.groups)
+            case "bwd_stem":
+                return self._plain(name, {"dims": dims}, groups=(nf, 1, 1))
+            case "muon_prep":
+                return self._plain(name, groups=(model.layers, 1, 1))
+            case "muon_gram" | "muon_poly":
+                return self._matrix(name, (nf // 16, nf // 16, model.layers))
+            case "muon_upd":
+                return self._matrix(name, (2 * nf // 16, nf // 16, model.layers))
+        return None
+
+    def _walk(self, rounds: int) -> int:
+        return max(1, rounds * self._model.ks - 2 * self._model.radius)
+
+    def _depthwise(self, name: str) -> Kernel:
+        model, walk = self._model, self._walk(ROUNDS)
+        items = model.domain_width // 4 * math.ceil(model.domain_height / walk)
+        return self._plain(name, {"strip": {"WALK": walk}}, threads=(items, model.nf, 1))
+
+    def _plain(
+        self,
+        name: str,
+        values: Mapping[str, Mapping[str, int | float]] | None = None,
+        *,
+        threads: Groups | None = None,
+        groups: Groups | None = None,
+    ) -> Kernel:
+        return Kernel(
+            f"half/{name}.slang", values or {}, threads, groups, "half", requires=HALF, storage="f16"
+        )
+
+    def _matrix(self, name: str, groups: Groups, values: Mapping[str, Mapping[str, int | float]] | None = None) -> Kernel:
+        source = f"half/{name}_matrix.slang"
+        return Kernel(source, values or {}, groups=groups, name="matrix", requires=MATRIX, storage="f16")
