@@ -1,4 +1,4 @@
-"""Plan ``reference`` on fp16 maps and matrix units: one kernel for each pass that differs, taken all together or not at all.
+"""Plan ``reference`` on fp16 maps and matrix units: a kernel for each pass that differs, all of them or none.
 
 Phases and gradients are stored in fp16, features and everything of the size of a weight in fp32. Gradients carry the
 factor ``scale(model)`` from ``bwd_head_x`` to where a weight's gradient is summed up. The forward products and Muon's
@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from convtrain.graph.builder import Kernel
 from convtrain.graph.types import MatrixShape, Requirements
-from cook.model import TILE, ModelConfig
+from cook.model import ModelConfig
 
 FEATURES = 128  # the one NF whose tiles fill registers and shared memory as the matrix kernels expect
 SUBGROUP = 32
@@ -28,11 +28,15 @@ MATRIX = Requirements(
 )
 
 ROUNDS = 12  # of KS rows that a depthwise kernel walks down, RADIUS more on either side included
+MIX = {"WARPS": 8, "PIXELS": 128, "PARTS": 3, "DOWN": 4}
+MIX_BACK = {"WARPS": 8, "PIXELS": 128, "DOWN": 4}
+SINE_FEATURES = 4
 TAP_ROUNDS = 9  # the same for the gradient of the taps
 TAP_WARPS = 3
 MIX_GRADIENT = {"ROWS": 64, "COLUMNS": 64, "WARPS": 4}  # elements of dM that a workgroup makes
 
 Groups = tuple[int, int, int]
+Constants = Mapping[str, Mapping[str, int | float]]
 
 
 def scale(model: ModelConfig) -> float:
@@ -42,7 +46,12 @@ def scale(model: ModelConfig) -> float:
 
 def suits(model: ModelConfig) -> bool:
     """Whether these kernels can do the model: they take four columns at a time, and see four more on either side."""
-    return model.nf == FEATURES and model.radius <= 4 and model.domain_width % 4 == 0
+    return (
+        model.nf == FEATURES
+        and model.radius <= 4
+        and model.domain_width % 4 == 0
+        and model.padded_pixels > model.pixels
+    )
 
 
 class HalfKernels:
@@ -60,7 +69,7 @@ class HalfKernels:
     def _kernel(self, name: str, scalar: Kernel) -> Kernel | None:
         """The kernel of a pass with the constants of its scalar kernel; None where that one serves both storages."""
         model, dims = self._model, {**scalar.values.get("dims", {}), "SCALE": scale(self._model)}
-        nf, quads, tiles = model.nf, model.padded_pixels // 4, model.padded_pixels // TILE
+        nf, quads = model.nf, model.padded_pixels // 4
         match name:
             case "stem_train":
                 return self._plain("stem", threads=(quads, nf // 8, 1))
@@ -69,7 +78,8 @@ class HalfKernels:
             case "pack_mix" | "pack_wmix":
                 return self._plain("pack", scalar.values, threads=scalar.threads)
             case "gemm_mix":
-                return self._matrix(name, (tiles, 1, 1))
+                groups = model.padded_pixels // MIX["PIXELS"]
+                return self._matrix(name, (groups, 1, 1), {"shape": MIX})
             case "mix_unpack":
                 return self._plain(name, threads=(quads, nf // 4, 1))
             case "bwd_head_x":
@@ -77,19 +87,26 @@ class HalfKernels:
             case "bwd_head_w":
                 return self._plain(name, groups=(nf, 1, 1))
             case "bwd_sin_dm":
-                return self._plain(name, threads=(2 * quads, nf // 16, 1))
+                values = {"dims": {"FEATURES": SINE_FEATURES}}
+                return self._plain(name, values, threads=(quads // 2, nf // SINE_FEATURES, 1))
             case "gemm_mixx":
-                return self._matrix(name, (2, tiles, 1))
+                groups = model.padded_pixels // MIX_BACK["PIXELS"]
+                return self._matrix(name, (2, groups, 1), {"shape": MIX_BACK})
             case "unpack_dm":
                 return self._plain(name, {"dims": dims}, groups=(model.slices, nf // 8, 1))
             case "gemm_mixw":
                 rows, columns = MIX_GRADIENT["ROWS"], MIX_GRADIENT["COLUMNS"]
-                return self._matrix(name, (nf // columns, 2 * nf // rows, model.slices), {"block": MIX_GRADIENT})
+                return self._matrix(
+                    name, (nf // columns, math.ceil(2 * nf / rows), model.slices), {"block": MIX_GRADIENT}
+                )
             case "reduce_mixw":
                 return self._plain(name, {"dims": dims}, threads=(model.mix_size, 1, 1))
             case "bwd_dw_k":
-                values = {"strip": {"WALK": self._walk(TAP_ROUNDS)}, "dims": {**dims, "WARPS": TAP_WARPS}}
+                strip = {"WALK": self._walk(TAP_ROUNDS)}
+                values: Constants = {"strip": strip, "dims": {**dims, "WARPS": TAP_WARPS}}
                 return self._plain(name, values, groups=scalar.groups)
+            case "bwd_kern":
+                return self._plain(name, scalar.values, groups=scalar.groups)
             case "bwd_stem":
                 return self._plain(name, {"dims": dims}, groups=(nf, 1, 1))
             case "muon_prep":
@@ -111,15 +128,13 @@ class HalfKernels:
     def _plain(
         self,
         name: str,
-        values: Mapping[str, Mapping[str, int | float]] | None = None,
+        values: Constants | None = None,
         *,
         threads: Groups | None = None,
         groups: Groups | None = None,
     ) -> Kernel:
-        return Kernel(
-            f"half/{name}.slang", values or {}, threads, groups, "half", requires=HALF, storage="f16"
-        )
+        return Kernel(f"half/{name}.slang", values or {}, threads, groups, "half", requires=HALF, storage="f16")
 
-    def _matrix(self, name: str, groups: Groups, values: Mapping[str, Mapping[str, int | float]] | None = None) -> Kernel:
+    def _matrix(self, name: str, groups: Groups, values: Constants | None = None) -> Kernel:
         source = f"half/{name}_matrix.slang"
         return Kernel(source, values or {}, groups=groups, name="matrix", requires=MATRIX, storage="f16")
