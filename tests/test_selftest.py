@@ -10,7 +10,9 @@ import pytest
 from PIL import Image
 
 from convtrain.errors import RunError
+from convtrain.gpu.plan import ExecutionPlan
 from convtrain.graph.builder import Graph
+from convtrain.train import session as session_module
 from convtrain.train.session import Session, SessionOptions
 from cook import build
 from cook.build import CookOptions, cook
@@ -82,3 +84,22 @@ def test_a_plan_is_not_judged_where_the_reference_cannot_run(archive: Path, monk
     with Session(SessionOptions(archive)) as session:
         assert session.plan.name == "fused"
     assert not (archive / "pipelines" / "self-test.json").exists()
+
+
+def test_the_reference_falls_back_to_fp32_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def recipe(model: ModelConfig) -> list[Graph]:
+        graph = Reference(model).build()
+        graph.storages = ("f16", "f32")
+        return [graph]
+
+    def distrust(execution: ExecutionPlan, *_: object) -> str | None:
+        return "self-test failed." if execution.storage == "f16" else None
+
+    monkeypatch.setattr(build, "find_recipe", lambda name: recipe)
+    monkeypatch.setattr(session_module, "verdict", distrust)
+    photo = tmp_path / "photo.png"
+    Image.fromarray(photograph(7, 6)).save(photo)
+    cook(CookOptions(image=photo, settings=TINY, out=tmp_path / "res_train"))
+    with Session(SessionOptions(tmp_path / "res_train", plan="reference")) as session:
+        assert session.execution.storage == "f32"
+        assert "not plan reference on f16 storage: self-test failed." in session.describe()

@@ -1,4 +1,4 @@
-"""Does a plan compute on this device what the reference computes? Asked once, before the plan is first used.
+"""Does a plan compute on this device what the reference's scalar kernels compute? Asked once, before its first use.
 
 Both plans run one epoch from the archive's seeds. A driver that miscompiles a kernel, or a matrix unit that rounds as
 nobody expected, shows in the output or in the gradient of some weight slot. The verdict is kept beside the pipeline
@@ -33,9 +33,11 @@ GRADIENT_TOLERANCE = 2e-2
 def verdict(execution: ExecutionPlan, archive: TrainingArchive, cache_dir: Path) -> str | None:
     """None where the plan agrees with the reference on this device, else a sentence about what does not.
 
-    Plans that cannot be compared (the archive has no reference, or the device cannot hold it) are not judged.
+    Plans that cannot be compared (the archive has no reference, or the device cannot hold it) are not judged, nor is
+    the reference itself on fp32 storage: those kernels are the measure.
     """
-    if execution.plan.name == REFERENCE or REFERENCE not in archive.plans or execution.switches.no_self_test:
+    itself = execution.plan.name == REFERENCE and execution.storage == "f32"
+    if itself or REFERENCE not in archive.plans or execution.switches.no_self_test:
         return None
     path, key = cache_dir / "self-test.json", _key(execution)
     known = _read(path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +71,7 @@ class Session:
         self.passed_over: tuple[Rejected, ...]  # plans that would have been better
         cache_dir = self.folder / "pipelines"
         self.execution, self.passed_over = choose_plan(snapshot, self.archive.plans, switches, options.plan)
-        failure = verdict(self.execution, self.archive, cache_dir)
-        if failure is not None:
+        while (failure := verdict(self.execution, self.archive, cache_dir)) is not None:
             self._pass_over(failure, snapshot, switches, options.plan)
         self.engine: Engine = keep(Engine(self.execution, self.archive.blob, cache_dir=cache_dir))
         self.plan: Plan = self.execution.plan
@@ -81,8 +80,16 @@ class Session:
             write_state(self.engine, self.plan, saved.restore(self.plan))
 
     def _pass_over(self, failure: str, snapshot: DeviceSnapshot, switches: Switches, wanted: str) -> None:
-        """Fall back to the reference; a plan that was asked for by name is an error instead. Raises RunError."""
+        """Fall back to the reference, from its fp16 kernels to its fp32 ones.
+
+        Another plan that was asked for by name is an error instead. Raises RunError.
+        """
         name = self.execution.plan.name
+        if name == REFERENCE:
+            self.passed_over += (Rejected(f"{name} on {self.execution.storage} storage", (failure,)),)
+            plain = replace(switches, no_coopmat=True, no_fp16=True)
+            self.execution = plan_execution(snapshot, self.archive.plans[REFERENCE], plain)
+            return
         if name in (wanted, switches.plan):
             raise RunError(f"Plan {name}: {failure} Use --plan {REFERENCE}, and report this with `convtrain devices`.")
         self.passed_over += (Rejected(name, (failure,)),)

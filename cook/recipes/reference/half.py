@@ -50,6 +50,7 @@ def suits(model: ModelConfig) -> bool:
         model.nf == FEATURES
         and model.radius <= 4
         and model.domain_width % 4 == 0
+        and model.slot("mix.0").offset % 4 == 0
         and model.padded_pixels > model.pixels
     )
 
@@ -87,24 +88,22 @@ class HalfKernels:
             case "bwd_head_w":
                 return self._plain(name, groups=(nf, 1, 1))
             case "bwd_sin_dm":
-                values = {"dims": {"FEATURES": SINE_FEATURES}}
-                return self._plain(name, values, threads=(quads // 2, nf // SINE_FEATURES, 1))
+                threads = (quads // 2, nf // SINE_FEATURES, 1)
+                return self._plain(name, {"dims": {"FEATURES": SINE_FEATURES}}, threads=threads)
             case "gemm_mixx":
                 groups = model.padded_pixels // MIX_BACK["PIXELS"]
                 return self._matrix(name, (2, groups, 1), {"shape": MIX_BACK})
             case "unpack_dm":
                 return self._plain(name, {"dims": dims}, groups=(model.slices, nf // 8, 1))
             case "gemm_mixw":
-                rows, columns = MIX_GRADIENT["ROWS"], MIX_GRADIENT["COLUMNS"]
-                return self._matrix(
-                    name, (nf // columns, math.ceil(2 * nf / rows), model.slices), {"block": MIX_GRADIENT}
-                )
+                rows, columns = math.ceil(2 * nf / MIX_GRADIENT["ROWS"]), nf // MIX_GRADIENT["COLUMNS"]
+                return self._matrix(name, (columns, rows, model.slices), {"block": MIX_GRADIENT})
             case "reduce_mixw":
                 return self._plain(name, {"dims": dims}, threads=(model.mix_size, 1, 1))
             case "bwd_dw_k":
+                dims["WARPS"] = TAP_WARPS
                 strip = {"WALK": self._walk(TAP_ROUNDS)}
-                values: Constants = {"strip": strip, "dims": {**dims, "WARPS": TAP_WARPS}}
-                return self._plain(name, values, groups=scalar.groups)
+                return self._plain(name, {"strip": strip, "dims": dims}, groups=scalar.groups)
             case "bwd_kern":
                 return self._plain(name, scalar.values, groups=scalar.groups)
             case "bwd_stem":
