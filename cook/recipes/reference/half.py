@@ -28,12 +28,11 @@ MATRIX = Requirements(
 )
 
 ROUNDS = 12  # of KS rows that a depthwise kernel walks down, RADIUS more on either side included
-MIX = {"WARPS": 8, "PIXELS": 128, "PARTS": 3, "DOWN": 4}
-MIX_BACK = {"WARPS": 8, "PIXELS": 128, "DOWN": 4}
+MIX = {"WARPS": 8, "PIXELS": 64, "DOWN": 8, "DEPTH": 64, "SLICES": 264, "PARTS": 3}
+MIX_BACK = {"WARPS": 8, "PIXELS": 32, "DOWN": 8, "SLICES": 198}
 SINE_FEATURES = 4
-TAP_ROUNDS = 9  # the same for the gradient of the taps
-TAP_WARPS = 3
-MIX_GRADIENT = {"ROWS": 64, "COLUMNS": 64, "WARPS": 4}  # elements of dM that a workgroup makes
+TRANSPOSED_SLICES = 2  # in which the tiles of a feature are dealt
+MIX_GRADIENT = {"ROWS": 96, "COLUMNS": 128, "WARPS": 8}  # elements of dM that a workgroup makes
 
 Groups = tuple[int, int, int]
 Constants = Mapping[str, Mapping[str, int | float]]
@@ -74,13 +73,13 @@ class HalfKernels:
         match name:
             case "stem_train":
                 return self._plain("stem", threads=(quads, nf // 8, 1))
-            case "dw" | "bwd_dw_x":
+            case "dw":
                 return self._depthwise(name)
             case "pack_mix" | "pack_wmix":
                 return self._plain("pack", scalar.values, threads=scalar.threads)
             case "gemm_mix":
-                groups = model.padded_pixels // MIX["PIXELS"]
-                return self._matrix(name, (groups, 1, 1), {"shape": MIX})
+                shape = self._dealt(MIX)
+                return self._matrix(name, (shape["SLICES"], 1, 1), {"shape": shape})
             case "mix_unpack":
                 return self._plain(name, threads=(quads, nf // 4, 1))
             case "bwd_head_x":
@@ -91,8 +90,8 @@ class HalfKernels:
                 threads = (quads // 2, nf // SINE_FEATURES, 1)
                 return self._plain(name, {"dims": {"FEATURES": SINE_FEATURES}}, threads=threads)
             case "gemm_mixx":
-                groups = model.padded_pixels // MIX_BACK["PIXELS"]
-                return self._matrix(name, (2, groups, 1), {"shape": MIX_BACK})
+                shape = self._dealt(MIX_BACK)
+                return self._matrix(name, (2, shape["SLICES"], 1), {"shape": shape})
             case "unpack_dm":
                 return self._plain(name, {"dims": dims}, groups=(model.slices, nf // 8, 1))
             case "gemm_mixw":
@@ -100,10 +99,11 @@ class HalfKernels:
                 return self._matrix(name, (columns, rows, model.slices), {"block": MIX_GRADIENT})
             case "reduce_mixw":
                 return self._plain(name, {"dims": dims}, threads=(model.mix_size, 1, 1))
+            case "bwd_dw_x":
+                return self._matrix(name, (TRANSPOSED_SLICES, nf, 1), {"dims": {"SLICES": TRANSPOSED_SLICES}})
             case "bwd_dw_k":
-                dims["WARPS"] = TAP_WARPS
-                strip = {"WALK": self._walk(TAP_ROUNDS)}
-                return self._plain(name, {"strip": strip, "dims": dims}, groups=scalar.groups)
+                assert scalar.groups is not None
+                return self._matrix(name, scalar.groups, {"dims": dims})
             case "bwd_kern":
                 return self._plain(name, scalar.values, groups=scalar.groups)
             case "bwd_stem":
@@ -115,6 +115,10 @@ class HalfKernels:
             case "muon_upd":
                 return self._matrix(name, (2 * nf // 16, nf // 16, model.layers))
         return None
+
+    def _dealt(self, shape: Mapping[str, int]) -> dict[str, int]:
+        """A product's shape with no more workgroups than there are tiles."""
+        return {**shape, "SLICES": min(shape["SLICES"], self._model.padded_pixels // shape["PIXELS"])}
 
     def _walk(self, rounds: int) -> int:
         return max(1, rounds * self._model.ks - 2 * self._model.radius)
