@@ -27,11 +27,11 @@ MATRIX = Requirements(
     memory_model=True,
 )
 
-ROUNDS = 12  # of KS rows that a depthwise kernel walks down, RADIUS more on either side included
-MIX = {"WARPS": 8, "PIXELS": 64, "DOWN": 8, "DEPTH": 64, "SLICES": 264, "PARTS": 3}
-MIX_BACK = {"WARPS": 8, "PIXELS": 32, "DOWN": 8, "SLICES": 198}
+ROUNDS = 6  # of KS rows that a depthwise kernel walks down, RADIUS more on either side included
+TAP_PARTS = 2  # of h in the gradient of the taps
+MIX = {"WARPS": 8, "PIXELS": 64, "DOWN": 8, "DEPTH": 32, "PARTS": 1}
+MIX_BACK = {"WARPS": 8, "PIXELS": 64, "DOWN": 8, "PARTS": 2}
 SINE_FEATURES = 4
-TRANSPOSED_SLICES = 2  # in which the tiles of a feature are dealt
 MIX_GRADIENT = {"ROWS": 96, "COLUMNS": 128, "WARPS": 8}  # elements of dM that a workgroup makes
 
 Groups = tuple[int, int, int]
@@ -73,13 +73,12 @@ class HalfKernels:
         match name:
             case "stem_train":
                 return self._plain("stem", threads=(quads, nf // 8, 1))
-            case "dw":
+            case "dw" | "bwd_dw_x":
                 return self._depthwise(name)
             case "pack_mix" | "pack_wmix":
                 return self._plain("pack", scalar.values, threads=scalar.threads)
             case "gemm_mix":
-                shape = self._dealt(MIX)
-                return self._matrix(name, (shape["SLICES"], 1, 1), {"shape": shape})
+                return self._matrix(name, (model.padded_pixels // MIX["PIXELS"], 1, 1), {"shape": MIX})
             case "mix_unpack":
                 return self._plain(name, threads=(quads, nf // 4, 1))
             case "bwd_head_x":
@@ -90,8 +89,8 @@ class HalfKernels:
                 threads = (quads // 2, nf // SINE_FEATURES, 1)
                 return self._plain(name, {"dims": {"FEATURES": SINE_FEATURES}}, threads=threads)
             case "gemm_mixx":
-                shape = self._dealt(MIX_BACK)
-                return self._matrix(name, (2, shape["SLICES"], 1), {"shape": shape})
+                groups = (2, model.padded_pixels // MIX_BACK["PIXELS"], 1)
+                return self._matrix(name, groups, {"shape": MIX_BACK})
             case "unpack_dm":
                 return self._plain(name, {"dims": dims}, groups=(model.slices, nf // 8, 1))
             case "gemm_mixw":
@@ -99,11 +98,9 @@ class HalfKernels:
                 return self._matrix(name, (columns, rows, model.slices), {"block": MIX_GRADIENT})
             case "reduce_mixw":
                 return self._plain(name, {"dims": dims}, threads=(model.mix_size, 1, 1))
-            case "bwd_dw_x":
-                return self._matrix(name, (TRANSPOSED_SLICES, nf, 1), {"dims": {"SLICES": TRANSPOSED_SLICES}})
             case "bwd_dw_k":
                 assert scalar.groups is not None
-                return self._matrix(name, scalar.groups, {"dims": dims})
+                return self._matrix(name, scalar.groups, {"dims": {**dims, "PARTS": TAP_PARTS}})
             case "bwd_kern":
                 return self._plain(name, scalar.values, groups=scalar.groups)
             case "bwd_stem":
@@ -115,10 +112,6 @@ class HalfKernels:
             case "muon_upd":
                 return self._matrix(name, (2 * nf // 16, nf // 16, model.layers))
         return None
-
-    def _dealt(self, shape: Mapping[str, int]) -> dict[str, int]:
-        """A product's shape with no more workgroups than there are tiles."""
-        return {**shape, "SLICES": min(shape["SLICES"], self._model.padded_pixels // shape["PIXELS"])}
 
     def _walk(self, rounds: int) -> int:
         return max(1, rounds * self._model.ks - 2 * self._model.radius)
