@@ -1,8 +1,8 @@
 """Plan ``reference`` on fp16 maps and matrix units: a kernel for each pass that differs, all of them or none.
 
-Phases and gradients are stored in fp16, features and everything of the size of a weight in fp32. Gradients carry the
-factor ``scale(model)`` from ``bwd_head_x`` to where a weight's gradient is summed up. The forward products and Muon's
-split their factors in two fp16 parts each, which keeps some 20 bits; the backward products round theirs to fp16.
+Phases and gradients are stored in 16 bits, features and everything of the size of a weight in fp32. Gradients carry the
+factor ``scale(model)`` from ``bwd_head_x`` to where a weight's gradient is summed up. Factors that must not be rounded
+to fp16 are split in two parts (``PARTS``), which keeps some 20 bits. See docs/reference.md.
 """
 
 from __future__ import annotations
