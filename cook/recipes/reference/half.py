@@ -28,9 +28,9 @@ MATRIX = Requirements(
 )
 
 ROUNDS = 6  # of KS rows that a depthwise kernel walks down, RADIUS more on either side included
-TAP_PARTS = 2  # of h in the gradient of the taps
+TAP_PARTS = 1  # of h in the gradient of the taps
 MIX = {"WARPS": 8, "PIXELS": 64, "DOWN": 8, "DEPTH": 32, "PARTS": 1}
-MIX_BACK = {"WARPS": 8, "PIXELS": 64, "DOWN": 8, "PARTS": 2}
+MIX_BACK = {"WARPS": 8, "PIXELS": 64, "DOWN": 8, "PARTS": 1}
 SINE_FEATURES = 4
 MIX_GRADIENT = {"ROWS": 96, "COLUMNS": 128, "WARPS": 8}  # elements of dM that a workgroup makes
 
