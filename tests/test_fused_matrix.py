@@ -12,15 +12,15 @@ from convtrain.graph.types import MatrixShape
 from cook.model import ModelConfig
 from workspace import Workspace, photograph, relative_error
 
-SHAPE = MatrixShape(16, 16, 16, "f16", "f16", "f32", "f32")
+SHAPES = {MatrixShape(16, n, 16, "f16", "f16", "f32", "f32") for n in (8, 16)}
 SETTINGS = {"nf": 128, "layers": 3, "ks": 7, "kn": 8}
 MUON_TOLERANCE = 0.1  # of a step: fp16 operands lose the directions in which the gradient is smallest
 
 
 @pytest.fixture
 def cooked_both(workspace: Workspace) -> Workspace:
-    if SHAPE not in choose_device().matrices:
-        pytest.skip("no 16x16x16 matrix units on this machine")
+    if not set(choose_device().matrices) >= SHAPES:
+        pytest.skip("no 16x16x16 and 16x8x16 matrix units on this machine")
     workspace.cook(photograph(70, 45), **SETTINGS)
     return workspace
 

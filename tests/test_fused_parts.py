@@ -70,17 +70,15 @@ def test_operands_and_stem(parts: ScalarParts, weights: dict[str, np.ndarray]) -
     assert (negative == (cosine < 0))[np.abs(cosine) > 1e-3].all()
     expected = (depthwise(full, taps, config) + weights["dw.b"][:, None, None])[inner]
     np.testing.assert_allclose(numbers(d)[:, rows, columns], expected, rtol=1e-3, atol=1e-3)
-    # T_r[(dy, dx)][s] is the tap at (r - dy, s - dx - 4 + RADIUS), forward and flipped.
-    toeplitz = parts.read("operands", 2, np.float16).reshape(MODEL.nf, 2, -1, 2, 8, 16)
+    # T_v[s][dx] is the tap at (v, s - dx - 4 + RADIUS), forward and flipped.
+    toeplitz = parts.read("operands", 2, np.float16).reshape(MODEL.nf, 2, MODEL.ks, 16, 8)
     for kind, wanted in enumerate((taps, taps[:, ::-1, ::-1])):
-        for r in range(MODEL.ks + 1):
-            for dy in range(2):
-                for dx in range(8):
-                    row = np.zeros((MODEL.nf, 16))
-                    if 0 <= r - dy < MODEL.ks:
-                        first = dx + 4 - MODEL.radius
-                        row[:, first : first + MODEL.ks] = wanted[:, r - dy]
-                    np.testing.assert_allclose(toeplitz[:, kind, r, dy, dx], row, rtol=1e-3, atol=1e-6)
+        for v in range(MODEL.ks):
+            for dx in range(8):
+                column = np.zeros((MODEL.nf, 16))
+                first = dx + 4 - MODEL.radius
+                column[:, first : first + MODEL.ks] = wanted[:, v]
+                np.testing.assert_allclose(toeplitz[:, kind, v, :, dx], column, rtol=1e-3, atol=1e-6)
     mixes = parts.read("operands", 3, np.float16).reshape(MODEL.layers, 2, -1)
     for layer in range(MODEL.layers):
         matrix = weights[f"mix.{layer}"].astype(np.float16)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from convtrain.graph.builder import READ, WRITE, Kernel, PassSpec, PortRef, size
 from convtrain.graph.types import STORE
-from cook.recipes.fused.base import GATHERED, MIX_SHAPE, MIX_SLICES, SPAN, STATE_WORDS, share_out
+from cook.recipes.fused.base import COLUMN, GATHERED, MIX_SHAPE, MIX_SLICES, NARROW_MATRIX, STATE_WORDS, share_out
 from cook.recipes.fused.muon import Muon
-from cook.recipes.reference.base import Scratch, link
+from cook.recipes.reference.base import Scratch, ceil_div, link
 
 HEAD_SLICES = 396  # workgroups of head_back, at most
 STEM_FEATURES, STEM_SLICES = 16, 148  # features of a workgroup of stem_back, and slices at most
-CONV_WARPS = 2
+CONV_SEGMENTS = 11  # of a column of strips, each a workgroup's
+CONV_SHAPE = {"COLUMN": COLUMN, "WARPS": 2, "DEPTH": 2, "BANDS": 3}  # features, bands in flight, bands as windows
 MIX_ACROSS = 4  # warps along the inputs of a layer's weight gradient
 
 
@@ -82,15 +83,23 @@ class Backward(Muon):
 
     def _conv_back(self, layer: int, mix: PassSpec) -> PassSpec:
         model, region = self.model, self.regions.features(layer)
-        self.shares["TAPS"] = slices = self._tiles(self.regions.widest, 51)["SLICES"]
+        columns = ceil_div(self.regions.widest.strips, COLUMN)
+        self.shares["TAPS"] = slices = columns * CONV_SEGMENTS
         return self._add(
             "conv_back",
             self._on_matrices(
                 "conv_back",
-                (model.nf // CONV_WARPS, slices, 1),
+                (model.nf // CONV_SHAPE["WARPS"], CONV_SEGMENTS, columns),
+                NARROW_MATRIX,
                 geometry=self.regions.geometry,
-                window={"RADIUS": model.radius, "SPAN": SPAN, "WARPS": CONV_WARPS},
-                region={**self._tiles(region, slices), **region.box, "SLICES": slices, "LAYER": layer},
+                window={"RADIUS": model.radius, **CONV_SHAPE},
+                region={
+                    **self._columns(region, CONV_SEGMENTS, CONV_SHAPE["DEPTH"]),
+                    **region.box,
+                    "COLUMNS": columns,
+                    "SLICES": slices,
+                    "LAYER": layer,
+                },
                 source=self.regions.features(layer + 1).box,
             ),
             "backward",

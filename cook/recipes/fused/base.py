@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from convtrain.graph.builder import WRITE, Kernel, PortRef, PortSpec, size
 from convtrain.graph.types import STORE, MatrixShape, Requirements
 from cook.recipes.cost import Work
-from cook.recipes.fused.regions import TILE_ROWS, Region, Regions, Values
+from cook.recipes.fused.regions import Region, Regions, Values
 from cook.recipes.reference.base import Base, ceil_div
 
-SPAN = 4  # strips of a tile of the depthwise kernels
+SPAN = 4  # strips by which maps are wider than the widest region, at most
+COLUMN = 14  # strips of a column of the depthwise kernels: 16 with its neighbours
 STATE_WORDS = 12  # slang/fused/state.slang; as many as the state block of the reference
 MIX_SHAPE = {"WARPS": 16, "DOWN": 8}  # warps of a mixing product, and how many of them lie along the features
 GATHERED = 256  # numbers of a layer's gradient that a workgroup of gather_mix adds up
@@ -19,6 +21,7 @@ MIX_SLICES = 132  # workgroups that share the products of a layer
 Groups = tuple[int, int, int]
 Constants = Mapping[str, int | float]
 
+NARROW = MatrixShape(16, 8, 16, "f16", "f16", "f32", "f32")  # what the depthwise kernels multiply by
 HALF = Requirements(storage_16bit=True, float16=True)
 MATRIX = Requirements(
     matrix=MatrixShape(16, 16, 16, "f16", "f16", "f32", "f32"),
@@ -28,6 +31,7 @@ MATRIX = Requirements(
     float16=True,
     memory_model=True,
 )
+NARROW_MATRIX = replace(MATRIX, matrix=NARROW)
 
 
 def share_out(tiles: int, most: int) -> int:
@@ -61,11 +65,9 @@ class FusedBase(Base):
         self.shares: dict[str, int] = {}
         self.reports = 0
 
-    def _on_matrices(self, name: str, groups: Groups, **values: Constants) -> Kernel:
+    def _on_matrices(self, name: str, groups: Groups, needs: Requirements = MATRIX, **values: Constants) -> Kernel:
         """A kernel on matrix units; ``slang/fused/<name>_matrix``."""
-        return Kernel(
-            f"fused/{name}_matrix.slang", values, groups=groups, name="matrix", requires=MATRIX, storage="f16"
-        )
+        return Kernel(f"fused/{name}_matrix.slang", values, groups=groups, name="matrix", requires=needs, storage="f16")
 
     def _on_halves(self, name: str, groups: Groups, **values: Constants) -> Kernel:
         """A plain kernel on fp16 storage; ``slang/fused/<name>``."""
@@ -75,12 +77,11 @@ class FusedBase(Base):
         """A port that owns a feature map."""
         return size(number, name, WRITE, self.regions.elements, dtype=STORE)
 
-    def _tiles(self, region: Region, most: int) -> Values:
-        """A region in tiles of the depthwise kernels, dealt to at most ``most`` slices."""
-        across = ceil_div(region.strips, SPAN)
-        tiles = across * ceil_div(region.rows, TILE_ROWS)
-        dealt = {"TILES_X": across, "TILES": tiles, "SLICES": share_out(tiles, most)}
-        return {"STRIP0": region.strip0, "STRIPS": region.strips, **dealt}
+    def _columns(self, region: Region, segments: int, depth: int) -> Values:
+        """A region as the depthwise kernels take it: columns of strips, each in ``segments`` of bands of 4 rows."""
+        first, last = region.y0 // 4, ceil_div(region.y1, 4)
+        place = {"STRIP0": region.strip0, "STRIPS": region.strips, "BAND0": first, "BANDS": last - first}
+        return {**place, "SEGMENT": ceil_div(ceil_div(last - first, segments), depth) * depth}
 
     def _blocks(self, region: Region, slices: int) -> Values:
         """A region in the blocks of 8 x 8 pixels that the mixing products take."""

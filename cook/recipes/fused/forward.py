@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from convtrain.graph.builder import READ, WRITE, PassSpec, PortRef, UniformSpec, data, size
 from convtrain.graph.types import STORE
-from cook.recipes.fused.base import MIX_SHAPE, MIX_SLICES, SPAN, FusedBase, share_out
+from cook.recipes.fused.base import COLUMN, MIX_SHAPE, MIX_SLICES, NARROW_MATRIX, FusedBase, share_out
 from cook.recipes.reference.base import ceil_div, link
 
 OPERANDS = 512  # workgroup size of operands
 STEM_WALK = 8  # strips that a workgroup of the stem walks along, at most
 WAVE_NUMBERS = 16  # slang/fused/wave.slang
+CONV_SEGMENTS = 4  # of a column of strips, each a workgroup's
+CONV_SHAPE = {"COLUMN": COLUMN, "WARPS": 4, "DEPTH": 2, "BANDS": 1}  # features, bands in flight, bands as windows
 
 
 class Forward(FusedBase):
@@ -28,7 +30,7 @@ class Forward(FusedBase):
 
     def _operands(self) -> None:
         model = self.model
-        toeplitz, mixes = 1024 * (model.radius + 1) * model.nf, 2 * model.layers * model.mix_size
+        toeplitz, mixes = 256 * model.ks * model.nf, 2 * model.layers * model.mix_size
         taps = model.nf * model.taps
         operands = self._add(
             "operands",
@@ -71,15 +73,15 @@ class Forward(FusedBase):
 
     def _conv(self, layer: int) -> PortRef:
         model, region = self.model, self.regions.features(layer + 1)
-        tiles = self._tiles(region, 97)
         conv = self._add(
             "conv",
             self._on_matrices(
                 "conv",
-                (model.nf, tiles["SLICES"], 1),
+                (model.nf // CONV_SHAPE["WARPS"], CONV_SEGMENTS, ceil_div(region.strips, COLUMN)),
+                NARROW_MATRIX,
                 geometry=self.regions.geometry,
-                window={"RADIUS": model.radius, "SPAN": SPAN, "WARPS": 1},
-                region={**tiles, "Y0": region.y0, "Y1": region.y1},
+                window={"RADIUS": model.radius, **CONV_SHAPE},
+                region=self._columns(region, CONV_SEGMENTS, CONV_SHAPE["DEPTH"]),
                 source=self.regions.features(layer).box,
             ),
             "forward",
