@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from convtrain.graph.builder import READ, WRITE, Kernel, PassSpec, PortRef, size
 from convtrain.graph.types import STORE
-from cook.recipes.fused.base import COLUMN, GATHERED, MIX_SHAPE, MIX_SLICES, NARROW_MATRIX, STATE_WORDS, share_out
+from cook.recipes.fused.base import (
+    COLUMN,
+    GATHER,
+    GATHER_SLICES,
+    GATHERED,
+    MIX_BACK_WARPS,
+    NARROW_MATRIX,
+    SPREAD,
+    SPREAD_SLICES,
+    STATE_WORDS,
+    share_out,
+)
 from cook.recipes.fused.muon import Muon
 from cook.recipes.reference.base import Scratch, ceil_div, link
 
@@ -12,7 +23,6 @@ HEAD_SLICES = 396  # workgroups of head_back, at most
 STEM_FEATURES, STEM_SLICES = 16, 148  # features of a workgroup of stem_back, and slices at most
 CONV_SEGMENTS = 11  # of a column of strips, each a workgroup's
 CONV_SHAPE = {"COLUMN": COLUMN, "WARPS": 2, "DEPTH": 2, "BANDS": 3}  # features, bands in flight, bands as windows
-MIX_ACROSS = 4  # warps along the inputs of a layer's weight gradient
 
 
 class Backward(Muon):
@@ -57,15 +67,21 @@ class Backward(Muon):
 
     def _mix_back(self, layer: int) -> PassSpec:
         model, region, widest = self.model, self.regions.features(layer + 1), self.regions.widest
-        self.shares["MIX"] = slices = share_out(widest.strips * widest.blocks, MIX_SLICES // 2)
+        gather = self._cut(region, GATHER["ROWS"])
+        spread = self._cut(region, SPREAD["ROWS"])
+        most = self._cut(widest, GATHER["ROWS"])["TILES"]
+        self.shares["MIX"] = slices = share_out(most, GATHER_SLICES)
+        spreads = share_out(spread["TILES"], SPREAD_SLICES)
         return self._add(
             "mix_back",
             self._on_matrices(
                 "mix_back",
-                (2 * slices, 1, 1),
+                (2 * slices + spreads, 1, 1),
                 geometry=self.regions.geometry,
-                region={**self._blocks(region, slices), **region.box, "LAYER": layer},
-                shape={**MIX_SHAPE, "ACROSS": MIX_ACROSS},
+                region={"STRIP0": region.strip0, "BLOCKS": region.blocks, **region.box, "LAYER": layer},
+                gather={**GATHER, "Y0": gather["Y0"], "TILES": gather["TILES"], "SLICES": slices},
+                spread={**SPREAD, "Y0": spread["Y0"], "TILES": spread["TILES"], "SLICES": spreads},
+                shape={"WARPS": MIX_BACK_WARPS},
             ),
             "backward",
             [

@@ -14,9 +14,12 @@ from cook.recipes.reference.base import Base, ceil_div
 SPAN = 4  # strips by which maps are wider than the widest region, at most
 COLUMN = 14  # strips of a column of the depthwise kernels: 16 with its neighbours
 STATE_WORDS = 12  # slang/fused/state.slang; as many as the state block of the reference
-MIX_SHAPE = {"WARPS": 16, "DOWN": 8}  # warps of a mixing product, and how many of them lie along the features
 GATHERED = 256  # numbers of a layer's gradient that a workgroup of gather_mix adds up
+MIX_SHAPE = {"WARPS": 16, "DOWN": 8, "ROWS": 8, "TOGETHER": 1}  # see slang/fused/mix_matrix.slang
 MIX_SLICES = 132  # workgroups that share the products of a layer
+MIX_BACK_WARPS = 4
+GATHER, GATHER_SLICES = {"ROWS": 4, "ACROSS": 2}, 66  # see slang/fused/mix_back_matrix.slang
+SPREAD, SPREAD_SLICES = {"ROWS": 8, "DOWN": 4, "TOGETHER": 1}, 132
 
 Groups = tuple[int, int, int]
 Constants = Mapping[str, int | float]
@@ -88,6 +91,12 @@ class FusedBase(Base):
         tiles = region.strips * region.blocks
         place = {"STRIP0": region.strip0, "STRIPS": region.strips, "BLOCK0": region.block0}
         return {**place, "TILES": tiles, "SLICES": slices}
+
+    def _cut(self, region: Region, rows: int) -> Values:
+        """A region in the tiles of 8 columns by ``rows`` rows, a part of a block, that the mixing products take."""
+        first = region.block0 * 8
+        tiles = region.strips * region.blocks * (8 // rows)
+        return {"STRIP0": region.strip0, "BLOCKS": region.blocks, "Y0": first, "TILES": tiles}
 
     def _work(self, maps: int, flops: int) -> Work:
         """Declared cost of a pass that moves this many maps, with ``flops`` operations an element."""

@@ -99,14 +99,15 @@ class Forward(FusedBase):
 
     def _mix(self, layer: int) -> PortRef:
         region = self.regions.features(layer + 1)
-        slices = share_out(region.strips * region.blocks, MIX_SLICES)
+        tiles = self._cut(region, MIX_SHAPE["ROWS"])
+        slices = share_out(tiles["TILES"], MIX_SLICES)
         mix = self._add(
             "mix",
             self._on_matrices(
                 "mix",
                 (slices, 1, 1),
                 geometry=self.regions.geometry,
-                region={**self._blocks(region, slices), "LAYER": layer},
+                region={**tiles, "SLICES": slices, "LAYER": layer},
                 shape=MIX_SHAPE,
             ),
             "forward",
