@@ -17,6 +17,7 @@ from cook.jobs import Job
 from cook.reflect import Reflection, UniformBlock
 
 _MATRIX = "CooperativeMatrixKHR"
+TEXEL_FLOATS = 4
 
 
 class PackError(InputError):
@@ -74,31 +75,37 @@ def _kernels(graphs: Sequence[Graph]) -> Iterator[tuple[Graph, PassSpec, Kernel]
 def _job(kernel: Kernel, packs: Mapping[str, Constants], roots: Sequence[Path], sources: dict[str, Source]) -> Job:
     if kernel.source not in sources:
         sources[kernel.source] = flatten(kernel.source, roots)
-    text = inject(sources[kernel.source], packs, kernel.values)
+    text = "".join(f"#define {name}\n" for name in kernel.defines)
+    text += inject(sources[kernel.source], packs, kernel.values)
     return Job(text, kernel.entry, kernel.source, MATRIX_PROFILE if kernel.requires.matrix else PROFILE)
 
 
 def _plan(graph: Graph, compiled: Iterator[Compiled], seeds: Mapping[str, str]) -> Plan:
     try:
-        passes = tuple(_pass(graph, item, [next(compiled) for _ in item.kernels]) for item in graph.passes)
-        return Plan(graph.name, graph.storages, passes, graph.resolve_buffers(seeds), graph.resolve_roles())
+        buffers = graph.resolve_buffers(seeds)
+        elements = {buffer.id: buffer.elements for buffer in buffers}
+        passes = tuple(_pass(graph, item, [next(compiled) for _ in item.kernels], elements) for item in graph.passes)
+        return Plan(graph.name, graph.storages, passes, buffers, graph.resolve_roles())
     except GraphError as error:
         raise PackError(f"Plan {graph.name}: {error}.") from error
 
 
-def _pass(graph: Graph, item: PassSpec, compiled: Sequence[Compiled]) -> Pass:
+def _pass(graph: Graph, item: PassSpec, compiled: Sequence[Compiled], elements: Mapping[str, int]) -> Pass:
+    """``elements`` counts those of every buffer, by its id."""
     where = f"plan {graph.name}, pass {item.index} {item.name}"
     for kernel, result in zip(item.kernels, compiled, strict=True):
         _check_ports(f"{where} ({kernel.source})", item, result.reflection)
+    ports = graph.resolve_ports(item)
+    sizes = {port.number: elements[port.buffer] for port in ports}
     return Pass(
         index=item.index,
         name=item.name,
         group=item.group,
         infer=item.infer,
         skip=item.skip,
-        ports=graph.resolve_ports(item),
+        ports=ports,
         variants=tuple(
-            _variant(f"{where} ({kernel.source})", kernel, result)
+            _variant(f"{where} ({kernel.source})", kernel, result, sizes)
             for kernel, result in zip(item.kernels, compiled, strict=True)
         ),
         uniform=_uniform(where, item, [result.reflection.uniform for result in compiled]),
@@ -128,7 +135,8 @@ def _check_ports(where: str, item: PassSpec, seen: Reflection) -> None:
             raise PackError(f"{where}: port {number} '{port.name}' is declared WRITE, and the shader reads it.")
 
 
-def _variant(where: str, kernel: Kernel, compiled: Compiled) -> Variant:
+def _variant(where: str, kernel: Kernel, compiled: Compiled, sizes: Mapping[int, int]) -> Variant:
+    """``sizes`` counts the elements behind every port."""
     seen = compiled.reflection
     if kernel.groups is not None:
         groups = kernel.groups
@@ -139,7 +147,14 @@ def _variant(where: str, kernel: Kernel, compiled: Compiled) -> Variant:
     if min(groups) < 1:
         raise PackError(f"{where}: nothing to dispatch, {groups} workgroups.")
     requires = _requires(where, kernel.requires, seen)
-    return Variant(kernel.name, sha256(compiled.spirv), SPIRV_ENTRY, seen.local, groups, requires, kernel.storage)
+    texels = tuple(buffer.binding for buffer in seen.buffers if buffer.texels)
+    for number in texels:
+        if sizes[number] % TEXEL_FLOATS:
+            raise PackError(f"{where}: port {number} is read in texels of four, and has {sizes[number]} elements.")
+    requires = replace(requires, texels=max((sizes[number] // TEXEL_FLOATS for number in texels), default=0))
+    return Variant(
+        kernel.name, sha256(compiled.spirv), SPIRV_ENTRY, seen.local, groups, requires, kernel.storage, texels
+    )
 
 
 def _requires(where: str, declared: Requirements, seen: Reflection) -> Requirements:

@@ -13,6 +13,8 @@ from cook import spirv
 SCALARS = {"float32": "f32", "uint32": "u32", "int32": "i32"}
 BUFFER_SET = 0
 UNIFORM_SET = 1
+TEXELS = "textureBuffer"
+BUFFER_SHAPES = ("structuredBuffer", TEXELS)
 
 
 class ReflectionError(ValueError):
@@ -21,13 +23,17 @@ class ReflectionError(ValueError):
 
 @dataclass(frozen=True)
 class BufferBinding:
-    """A storage buffer of descriptor set 0. ``writable`` as declared; ``reads`` and ``writes`` as the code does."""
+    """A buffer of descriptor set 0. ``writable`` as declared; ``reads`` and ``writes`` as the code does.
+
+    ``texels``: read through a view of texels of four floats (``Buffer<float4>``), not as a storage buffer.
+    """
 
     name: str
     binding: int
     writable: bool
     reads: bool
     writes: bool
+    texels: bool = False
 
 
 @dataclass(frozen=True)
@@ -87,15 +93,18 @@ def reflect(layout: bytes, code: bytes) -> Reflection:
             if (space, index) != (UNIFORM_SET, 0) or uniform is not None:
                 raise ReflectionError(f"uniform block {name} must be the only one, at [[vk::binding(0, 1)]]")
             uniform = _uniform_block(name, item["type"])
-        elif kind == "resource" and item["type"].get("baseShape") == "structuredBuffer":
+        elif kind == "resource" and item["type"].get("baseShape") in BUFFER_SHAPES:
             if space != BUFFER_SET:
                 raise ReflectionError(f"storage buffer {name} must be in descriptor set 0, and is in set {space}")
             use = uses.get((space, index), spirv.Use(False, False))
             writable = item["type"].get("access") == "readWrite"
-            buffers.append(BufferBinding(name, index, writable, use.reads, use.writes))
+            texels = item["type"]["baseShape"] == TEXELS
+            if texels and writable:
+                raise ReflectionError(f"{name} is a writable buffer of texels: use a RWStructuredBuffer")
+            buffers.append(BufferBinding(name, index, writable, use.reads, use.writes, texels))
         else:
             shape = item["type"].get("baseShape", kind)
-            raise ReflectionError(f"{name} is a {shape}: only structured buffers and one uniform block are supported")
+            raise ReflectionError(f"{name} is a {shape}: only buffers and one uniform block are supported")
     entry = data["entryPoints"][0]
     x, y, z = entry["threadGroupSize"]
     return Reflection(

@@ -49,6 +49,7 @@ CAPABILITIES = {
     11: "Int64",
     22: "Int16",
     39: "Int8",
+    46: "SampledBuffer",
     61: "GroupNonUniform",
     62: "GroupNonUniformVote",
     63: "GroupNonUniformArithmetic",

@@ -118,7 +118,8 @@ def _with_storage(device: DeviceSnapshot, plan: Plan, switches: Switches, storag
     choices = tuple(choose_variant(device, item, storage) for item in plan.passes)
     sizes = {buffer.id: buffer.nbytes(storage) for buffer in plan.buffers}
     own = [(buffer.id, sizes[buffer.id]) for buffer in plan.buffers if not buffer.host]
-    layout = pack(own, alignment=device.limits.storage_alignment, largest=block_limit(device))
+    alignment = max(device.limits.storage_alignment, device.limits.texel_alignment)
+    layout = pack(own, alignment=alignment, largest=block_limit(device))
     limits.check_total(device, plan, layout)
     pace = PACES[device.kind]
     split = frozenset(item.index for item in plan.passes if pieces_of(_seconds(item, sizes, pace), pace) > 1)

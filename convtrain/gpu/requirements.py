@@ -9,6 +9,7 @@ _CAPABILITIES: dict[str, str | None] = {
     # SPIR-V capability -> the snapshot's flag that it needs; None where every Vulkan 1.1 device has it.
     "Shader": None,
     "Matrix": None,
+    "SampledBuffer": None,
     "Float16": "float16",
     "Int16": "int16",
     "Int64": "int64",
@@ -89,6 +90,8 @@ def _limit_reasons(device: DeviceSnapshot, item: Pass, variant: Variant) -> list
     for axis, count, most in zip("xyz", variant.groups, limits.workgroup_count, strict=True):
         if count > most:
             reasons.append(f"{count} workgroups along {axis} (at most {most})")
+    if variant.requires.texels > limits.texel_elements:
+        reasons.append(f"a view of {variant.requires.texels} texels (at most {limits.texel_elements})")
     if len(item.ports) > limits.storage_buffers:
         reasons.append(f"{len(item.ports)} storage buffers (at most {limits.storage_buffers})")
     if item.uniform is not None and item.uniform.size > limits.uniform_range:

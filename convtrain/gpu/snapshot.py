@@ -41,6 +41,8 @@ class Limits:
     storage_buffers: int  # bindable to one compute stage
     storage_alignment: int
     uniform_alignment: int
+    texel_elements: int  # of one texel view of a buffer
+    texel_alignment: int
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,9 @@ class GraphError(ValueError):
 class Kernel:
     """One variant of a pass as a recipe declares it: which shader, with which constants, over how many threads.
 
-    ``values`` are injected single values, by annotation name (see ``cook.inject``). Exactly one of ``threads``
-    (invocations, rounded up to whole workgroups) and ``groups`` (workgroups) is given.
+    ``values`` are injected single values, by annotation name (see ``cook.inject``), ``defines`` names that the
+    preprocessor knows. Exactly one of ``threads`` (invocations, rounded up to whole workgroups) and ``groups``
+    (workgroups) is given.
     """
 
     source: str
@@ -41,6 +42,7 @@ class Kernel:
     entry: str = "main"
     requires: Requirements = Requirements()
     storage: str | None = None
+    defines: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if (self.threads is None) == (self.groups is None):

@@ -35,6 +35,7 @@ def _variant(data: Mapping[str, Any]) -> Variant:
             **data,
             "local": _triple(data["local"]),
             "groups": _triple(data["groups"]),
+            "texel_ports": tuple(data["texel_ports"]),
             "requires": Requirements(
                 **{
                     **needs,

@@ -130,6 +130,7 @@ class Requirements:
     storage_16bit: bool = False
     float16: bool = False
     memory_model: bool = False  # vulkanMemoryModel
+    texels: int = 0  # in the largest buffer that it reads as texels
     capabilities: tuple[str, ...] = ()  # SPIR-V capabilities that the module declares, for checking
 
 
@@ -144,6 +145,7 @@ class Variant:
     groups: tuple[int, int, int]  # workgroups to dispatch
     requires: Requirements = Requirements()
     storage: str | None = None  # "f32" | "f16": only usable where the plan's storage is this one
+    texel_ports: tuple[int, ...] = ()  # ports that it reads as texels of four floats, not as a storage buffer
 
 
 @dataclass(frozen=True)

@@ -162,6 +162,8 @@ def _limits(properties: _Properties) -> Limits:
         storage_buffers=min(core.maxPerStageDescriptorStorageBuffers, core.maxDescriptorSetStorageBuffers),
         storage_alignment=int(core.minStorageBufferOffsetAlignment),
         uniform_alignment=int(core.minUniformBufferOffsetAlignment),
+        texel_elements=int(core.maxTexelBufferElements),
+        texel_alignment=int(core.minTexelBufferOffsetAlignment),
     )
 
 

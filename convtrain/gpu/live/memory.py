@@ -21,6 +21,7 @@ _log = logging.getLogger(__name__)
 def _usage() -> int:
     usage: int = (
         vk.VK_BUFFER_USAGE_STORAGE_BUFFER_BIT
+        | vk.VK_BUFFER_USAGE_UNIFORM_TEXEL_BUFFER_BIT
         | vk.VK_BUFFER_USAGE_TRANSFER_SRC_BIT
         | vk.VK_BUFFER_USAGE_TRANSFER_DST_BIT
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,8 +16,20 @@ from convtrain.gpu.placement import Slot, round_up
 from convtrain.gpu.plan import Choice, ExecutionPlan, uniform_key
 from convtrain.graph.types import Pass
 
+_Bindings = tuple[tuple[int, bool], ...]
+"""The buffers of set 0: binding, and whether it is a texel view."""
 _SPIRV_MAGIC = 0x07230203
 _NEWEST_SPIRV = {1: 3, 2: 5, 3: 6}  # minor version of SPIR-V that a minor version of Vulkan 1 takes
+
+
+_STORAGE, _UNIFORM, _TEXELS = (
+    f"VK_DESCRIPTOR_TYPE_{name}" for name in ("STORAGE_BUFFER", "UNIFORM_BUFFER", "UNIFORM_TEXEL_BUFFER")
+)
+
+
+def _buffer_kind(view: bool) -> str:
+    """The descriptor type of a buffer of set 0, by the constant's name."""
+    return _TEXELS if view else _STORAGE
 
 
 @dataclass(frozen=True)
@@ -36,7 +49,7 @@ class _Kind:
 
     spirv: str
     entry: str
-    bindings: tuple[int, ...]
+    bindings: _Bindings
     uniform: bool
     subgroup_size: int | None
     dispatch_base: bool
@@ -48,7 +61,7 @@ def _kind(execution: ExecutionPlan, item: Pass, choice: Choice) -> _Kind:
     return _Kind(
         choice.variant.spirv,
         choice.variant.entry,
-        tuple(port.number for port in item.ports),
+        tuple((port.number, port.number in choice.variant.texel_ports) for port in item.ports),
         item.uniform is not None,
         fixed,
         item.index in execution.split,
@@ -76,8 +89,9 @@ class Pipelines:
         self, device: Device, execution: ExecutionPlan, read_blob: Callable[[str], bytes | memoryview], cache: Any
     ) -> None:
         self._device, self._execution, self._cache = device, execution, cache
-        self._set_layouts: dict[tuple[int, ...] | None, Any] = {}
-        self._layouts: dict[tuple[tuple[int, ...], bool], Any] = {}
+        self._set_layouts: dict[_Bindings | None, Any] = {}
+        self._layouts: dict[tuple[_Bindings, bool], Any] = {}
+        self._views: dict[Slot, Any] = {}
         plan = execution.plan
         self._kinds = [_kind(execution, plan.passes[choice.index], choice) for choice in execution.choices]
         for kind in self._kinds:
@@ -85,23 +99,20 @@ class Pipelines:
         titles = {kind: f"{item.index} {item.name}" for kind, item in zip(self._kinds, plan.passes, strict=True)}
         self._pipelines = self._build(titles, read_blob)
 
-    def _set_layout(self, bindings: tuple[int, ...] | None) -> Any:
-        """The layout of set 0 with these storage buffers; None: of set 1, one uniform block."""
+    def _set_layout(self, bindings: _Bindings | None) -> Any:
+        """The layout of set 0 with these buffers; None: of set 1, one uniform block."""
         if bindings not in self._set_layouts:
             structs = vk.Structs()
-            descriptor = vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER
-            if bindings is None:
-                descriptor = vk.VK_DESCRIPTOR_TYPE_UNIFORM_BUFFER
-            numbers = (0,) if bindings is None else bindings
+            kinds = [(0, _UNIFORM)] if bindings is None else [(number, _buffer_kind(view)) for number, view in bindings]
             entries = [
                 structs.new(
                     "VkDescriptorSetLayoutBinding",
                     binding=number,
-                    descriptorType=descriptor,
+                    descriptorType=getattr(vk, kind),
                     descriptorCount=1,
                     stageFlags=vk.VK_SHADER_STAGE_COMPUTE_BIT,
                 )
-                for number in numbers
+                for number, kind in kinds
             ]
             info = structs.new("VkDescriptorSetLayoutCreateInfo", bindingCount=len(entries), pBindings=entries)
             made = self._device.own("VkDescriptorSetLayout", info, doing="creating a descriptor layout")
@@ -175,9 +186,12 @@ class Pipelines:
         sets = self._allocate_sets()
         bound = []
         for kind, item, handles in zip(self._kinds, self._execution.plan.passes, sets, strict=True):
-            targets = [(handles[0], port.number, locate(port.buffer), False) for port in item.ports]
+            views = dict(kind.bindings)
+            targets = [
+                (handles[0], port.number, locate(port.buffer), _buffer_kind(views[port.number])) for port in item.ports
+            ]
             if kind.uniform:
-                targets.append((handles[1], 0, locate(uniform_key(item.index)), True))
+                targets.append((handles[1], 0, locate(uniform_key(item.index)), _UNIFORM))
             self._write_sets(targets)
             array = vk.ffi.new("VkDescriptorSet[]", handles)
             bound.append(BoundPass(self._pipelines[kind], self._layout(kind), array, len(handles), kind.dispatch_base))
@@ -189,11 +203,13 @@ class Pipelines:
             [self._set_layout(k.bindings), *([self._set_layout(None)] if k.uniform else [])] for k in self._kinds
         ]
         flat = [layout for group in layouts for layout in group]
-        counts = {
-            vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER: sum(len(kind.bindings) for kind in self._kinds),
-            vk.VK_DESCRIPTOR_TYPE_UNIFORM_BUFFER: sum(kind.uniform for kind in self._kinds),
-        }
-        sizes = [structs.new("VkDescriptorPoolSize", type=t, descriptorCount=n) for t, n in counts.items() if n]
+        counts = Counter(_buffer_kind(view) for kind in self._kinds for _, view in kind.bindings)
+        counts[_UNIFORM] = sum(kind.uniform for kind in self._kinds)
+        sizes = [
+            structs.new("VkDescriptorPoolSize", type=getattr(vk, kind), descriptorCount=count)
+            for kind, count in counts.items()
+            if count
+        ]
         info = structs.new("VkDescriptorPoolCreateInfo", maxSets=len(flat), poolSizeCount=len(sizes), pPoolSizes=sizes)
         pool = self._device.own("VkDescriptorPool", info, doing="creating a descriptor pool")
         ask = structs.new(
@@ -205,21 +221,38 @@ class Pipelines:
         rest = iter(made)
         return [[next(rest) for _ in group] for group in layouts]
 
-    def _write_sets(self, targets: list[tuple[Any, int, tuple[Any, Slot], bool]]) -> None:
+    def _view(self, buffer: Any, slot: Slot) -> Any:
+        """The slot as texels of four floats."""
+        if slot not in self._views:
+            info = vk.Structs().new(
+                "VkBufferViewCreateInfo",
+                buffer=buffer,
+                format=vk.VK_FORMAT_R32G32B32A32_SFLOAT,
+                offset=slot.offset,
+                range=slot.size,
+            )
+            self._views[slot] = self._device.own("VkBufferView", info, doing="creating a texel view")
+        return self._views[slot]
+
+    def _write_sets(self, targets: list[tuple[Any, int, tuple[Any, Slot], str]]) -> None:
         structs = vk.Structs()
         writes = []
-        for handle, binding, (buffer, slot), uniform in targets:
-            span = slot.size if uniform else round_up(slot.size, 4)
-            where = structs.new("VkDescriptorBufferInfo", buffer=buffer, offset=slot.offset, range=span)
-            kind = vk.VK_DESCRIPTOR_TYPE_UNIFORM_BUFFER if uniform else vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER
+        for handle, binding, (buffer, slot), kind in targets:
+            seen: dict[str, Any]
+            if kind == _TEXELS:
+                seen = {"pTexelBufferView": [self._view(buffer, slot)]}
+            else:
+                span = slot.size if kind == _UNIFORM else round_up(slot.size, 4)
+                where = structs.new("VkDescriptorBufferInfo", buffer=buffer, offset=slot.offset, range=span)
+                seen = {"pBufferInfo": where}
             writes.append(
                 structs.new(
                     "VkWriteDescriptorSet",
                     dstSet=handle,
                     dstBinding=binding,
                     descriptorCount=1,
-                    descriptorType=kind,
-                    pBufferInfo=where,
+                    descriptorType=getattr(vk, kind),
+                    **seen,
                 )
             )
         array = structs.array("VkWriteDescriptorSet", writes)

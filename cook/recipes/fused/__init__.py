@@ -1,4 +1,4 @@
-"""Plan ``fused``: the ConvSIREN on fp16 maps and matrix units, two passes a layer forward and two backward.
+"""Plan ``fused-f16``: the ConvSIREN on fp16 maps and matrix units, two passes a layer forward and two backward.
 
 Of every layer only h and d are kept: h = sin(m) carries the sign of cos(m) in a spare bit. Gradients in fp16 carry the
 scale 3·H·W·loss_scale, which ``gather`` divides out where shares of the weight gradients are added up in fp32. Layer
@@ -27,7 +27,7 @@ class Fused(Forward, Loss, Backward, Update, Reference):
     def __init__(self, model: ModelConfig) -> None:
         super().__init__(model)
         self.half = None
-        self.graph = Graph("fused", storages=("f16",))
+        self.graph = Graph("fused-f16", storages=("f16",))
         self.prepare()
 
 

@@ -1,0 +1,33 @@
+"""Plan ``fused``: the ConvSIREN in fp32 on any device, with as few passes and as little traffic as scalar kernels allow.
+
+Of every layer only h and d are kept: h = sin(m) carries the sign of cos(m) in its last bit. Layer 0's convolution is
+computed as that of plane waves, and only pixels that the loss can see are computed. Gradients carry the scale of
+``slang/fused/state.slang``, which ``gather`` divides out. The device decides the schedule, so that epochs can follow each
+other without the host.
+"""
+
+from __future__ import annotations
+
+from convtrain.graph.builder import Graph
+from cook.model import ModelConfig
+from cook.recipes.fused_scalar.backward import Backward
+from cook.recipes.fused_scalar.forward import Forward
+from cook.recipes.fused_scalar.loss import Loss
+from cook.recipes.fused_scalar.update import Update
+from cook.recipes.reference import Reference
+
+__all__ = ["FusedScalar", "is_plane_wave"]
+
+
+class FusedScalar(Forward, Loss, Backward, Update, Reference):
+    """Everything anew but the roles and the average."""
+
+    def __init__(self, model: ModelConfig) -> None:
+        super().__init__(model)
+        self.graph = Graph("fused")
+        self.prepare()
+
+
+def is_plane_wave(model: ModelConfig) -> bool:
+    """Whether nothing beyond the domain plays a part in what the loss sees, so that the stem's features are waves."""
+    return model.halo >= model.radius * model.layers
