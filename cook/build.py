@@ -22,7 +22,7 @@ from cook.image import PACKAGED, display_name, gradient_energy, load_target, rea
 from cook.model import ModelConfig
 from cook.pack import Packed, pack
 from cook.presets import Preset, configure, find_preset
-from cook.registry import CONVSIREN, find_recipe
+from cook.registry import CONVSIREN, find_recipe, left_out
 from cook.seeds import draw_weights
 from cook.sources import slang_root
 from cook.stamp import STAMP_NAME, inputs_digest, is_current, write_stamp
@@ -150,4 +150,5 @@ def _manifest(
         },
         "seeds": dict(seeds),
         "plans": {plan: to_json(content) for plan, content in packed.plans.items()},
+        "left_out": dict(left_out(recipe, model)),
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 
 from convtrain.errors import InputError
@@ -14,6 +14,13 @@ Recipe = Callable[[ModelConfig], Sequence[Graph]]
 
 CONVSIREN = "convsiren"
 _MODULES = {CONVSIREN: "cook.recipes.convsiren"}
+
+
+def left_out(name: str, model: ModelConfig) -> Mapping[str, str]:
+    """The plans that a recipe has for other models than this one, each with the reason. Empty for most recipes."""
+    explain: Callable[[ModelConfig], Mapping[str, str]] | None
+    explain = getattr(import_module(_MODULES[name]), "left_out", None)
+    return {} if explain is None else explain(model)
 
 
 def find_recipe(name: str) -> Recipe:

@@ -1,4 +1,4 @@
-"""Plan `fused`: what it covers, where its tiles lie, which devices get it, and kernels that need no matrix units."""
+"""Plan `fused-f16`: what it covers, where its tiles lie, which devices get it, and kernels that need no matrix units."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cook.cache import SpirvCache
 from cook.model import ModelConfig
 from cook.pack import Packed, pack
 from cook.recipes.convsiren import build
-from cook.recipes.fused import Fused, is_fusable
+from cook.recipes.fused import Fused, unfit
 from cook.recipes.fused.base import STATE_WORDS
 from cook.recipes.fused.regions import TILE_ROWS, Regions
 from cook.recipes.reference import Reference
@@ -48,11 +48,11 @@ def test_it_does_the_work_of_every_reference_pass() -> None:
 
 
 @pytest.mark.parametrize("other", [{"nf": 64}, {"layers": 1}, {"halo": 5}, {"ks": 1}, {"ks": 11, "halo": 40}])
-def test_models_that_the_kernels_do_not_suit_have_the_reference_only(other: dict[str, int]) -> None:
+def test_models_that_the_kernels_do_not_suit_do_without_it(other: dict[str, int]) -> None:
     model = ModelConfig(**{"height": 40, "width": 40, "layers": 2, "halo": 14, **other})
-    assert not is_fusable(model)
-    assert [graph.name for graph in build(model)] == ["reference"]
-    assert [graph.name for graph in build(MODEL)] == ["reference", "fused"]
+    assert unfit(model)
+    assert "fused-f16" not in [graph.name for graph in build(model)]
+    assert [graph.name for graph in build(MODEL)] == ["reference", "fused", "fused-f16"]
 
 
 def test_training_state_is_that_of_the_reference() -> None:
@@ -86,7 +86,7 @@ def test_tiles_and_their_neighbourhood_lie_in_the_map(number: int) -> None:
 def test_matrix_units_get_the_plan_and_others_a_reason(fused: Packed, tmp_path: Path) -> None:
     plans = {**fused.plans, **packed(Reference(MODEL).build(), MODEL, tmp_path).plans}
     execution, rejected = choose_plan(H200, plans)
-    assert (execution.plan.name, execution.storage, rejected) == ("fused", "f16", ())
+    assert (execution.plan.name, execution.storage, rejected) == ("fused-f16", "f16", ())
     names = {
         item.name: choice.variant.name for item, choice in zip(execution.plan.passes, execution.choices, strict=True)
     }
@@ -95,7 +95,7 @@ def test_matrix_units_get_the_plan_and_others_a_reason(fused: Packed, tmp_path: 
     assert execution.plan.name == "reference"
     assert "cooperative matrices" in rejected[0].reasons[0] or "matrix" in rejected[0].reasons[0]
     with pytest.raises(InputError):
-        plan_execution(LAVAPIPE, plans["fused"])
+        plan_execution(LAVAPIPE, plans["fused-f16"])
 
 
 def test_the_device_decides_as_the_host_does(device: DeviceSnapshot, tmp_path: Path) -> None:

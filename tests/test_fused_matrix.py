@@ -28,7 +28,7 @@ def cooked_both(workspace: Workspace) -> Workspace:
 @pytest.mark.parametrize("before", [0, 100])
 def test_gradients_agree(cooked_both: Workspace, before: int) -> None:
     place = cooked_both
-    place.plan = "fused"
+    place.plan = "fused-f16"
     if before:
         place.run(before)
     twin = Workspace(place.folder.parent / "twin", plan="reference")
@@ -49,8 +49,8 @@ def test_gradients_agree(cooked_both: Workspace, before: int) -> None:
 
 def test_interrupted_training_gives_the_same_bytes(cooked_both: Workspace) -> None:
     place = cooked_both
-    place.plan = "fused"
-    twin = Workspace(place.folder.parent / "twin", plan="fused")
+    place.plan = "fused-f16"
+    twin = Workspace(place.folder.parent / "twin", plan="fused-f16")
     shutil.copytree(place.folder, twin.folder)
     place.run(30)
     twin.run(11)

@@ -11,7 +11,7 @@ import pytest
 from convtrain.errors import InputError
 from convtrain.gpu import plan as planner
 from convtrain.gpu.placement import BLOCK_BYTES, GRANULE, block_limit, device_types, host_types, pack
-from convtrain.gpu.plan import PLAN_PREFERENCE, choose_plan, plan_execution, sequence, uniform_key
+from convtrain.gpu.plan import PLAN_PREFERENCE, choose_plan, plan_execution, preferred, sequence, uniform_key
 from convtrain.gpu.requirements import reasons_against
 from convtrain.gpu.snapshot import DeviceSnapshot, Heap
 from convtrain.gpu.switches import NO_SWITCHES, Switches
@@ -336,16 +336,20 @@ def plans(*names: str, broken: tuple[str, ...] = ()) -> dict[str, Plan]:
 
 
 def test_auto_takes_the_plans_in_order_of_preference() -> None:
-    assert PLAN_PREFERENCE == ("fused", "reference")
-    execution, rejected = choose_plan(H200, plans("reference", "zeta", "fused", "alpha"))
-    assert (execution.plan.name, rejected) == ("fused", ())
+    execution, rejected = choose_plan(H200, plans("reference", "zeta", "fused-f16", "fused", "alpha"))
+    assert (execution.plan.name, rejected) == ("fused-f16", ())
+    both = plans("reference", "fused")
+    assert {device.kind: choose_plan(device, both)[0].plan.name for device in (H200, LAVAPIPE)} == {
+        "discrete": PLAN_PREFERENCE[1],
+        "cpu": "fused",
+    }
     assert choose_plan(H200, plans("zeta", "alpha"))[0].plan.name == "alpha"
 
 
 def test_auto_explains_what_it_passed_over() -> None:
-    execution, rejected = choose_plan(PLAIN, plans("reference", "fused", broken=("fused",)))
+    execution, rejected = choose_plan(PLAIN, plans("reference", "fused-f16", broken=("fused-f16",)))
     assert execution.plan.name == "reference"
-    assert [item.name for item in rejected] == ["fused"]
+    assert [item.name for item in rejected] == ["fused-f16"]
     assert "no fp16 arithmetic" in rejected[0].reasons[0]
 
 
@@ -356,6 +360,16 @@ def test_a_named_plan_is_that_one_or_an_error() -> None:
         choose_plan(PLAIN, both, wanted="fused")
     with pytest.raises(InputError, match=r"no plan called 'quick'.*fused, reference"):
         choose_plan(H200, both, wanted="quick")
+
+
+def test_a_name_means_its_editions_too() -> None:
+    editions = plans("reference", "fused", "fused-f16", "fusedly", broken=("fused-f16",))
+    assert preferred(H200, editions, "fused") == ["fused-f16", "fused"]
+    assert choose_plan(H200, editions, wanted="fused")[0].plan.name == "fused-f16"
+    execution, rejected = choose_plan(PLAIN, editions, wanted="fused")
+    assert (execution.plan.name, [item.name for item in rejected]) == ("fused", ["fused-f16"])
+    with pytest.raises(InputError, match="no fp16"):
+        choose_plan(PLAIN, editions, wanted="fused-f16")
 
 
 def test_the_environment_says_what_auto_means() -> None:

@@ -177,6 +177,7 @@ def archive_parts(**config: float) -> tuple[dict, dict[str, bytes]]:
         "convtrain": "0",
         "weights": {"count": COUNT, "slots": deepcopy(SLOTS)},
         "seeds": {"weights": sha256(seed_weights()), "target": sha256(target())},
+        "left_out": {"quick": "no reason"},
         "plans": {plan.name: to_json(plan) for plan in plans},
     }
     return manifest, {sha256(content): content for content in contents}

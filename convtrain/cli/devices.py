@@ -14,7 +14,7 @@ from convtrain.errors import InputError
 from convtrain.files.archive import ARCHIVE_NAME, open_archive
 from convtrain.gpu.capabilities import capabilities
 from convtrain.gpu.live.instance import list_devices
-from convtrain.gpu.plan import Choice, ExecutionPlan, plan_execution
+from convtrain.gpu.plan import Choice, ExecutionPlan, plan_execution, preferred
 from convtrain.gpu.snapshot import DeviceSnapshot
 from convtrain.gpu.switches import Switches
 from convtrain.graph.types import Plan, to_json
@@ -55,10 +55,14 @@ def _plans(res: Path | None) -> Mapping[str, Plan]:
 def describe(device: DeviceSnapshot, plans: Mapping[str, Plan], switches: Switches) -> dict[str, Any]:
     """A device's snapshot, its capability classes, and what it makes of each plan, as JSON-able data."""
     usable = switches.apply(device)
+    found = {name: _execution(device, plan, switches) for name, plan in plans.items()}
+    order = preferred(device, plans, switches.plan or "auto")
     return {
         **to_json(device),
         "capabilities": to_json(capabilities(usable)),
-        "plans": {name: _execution(device, plan, switches) for name, plan in plans.items()},
+        "plans": found,
+        "preference": order,
+        "auto": next((name for name in order if found[name]["usable"]), None),
     }
 
 
@@ -102,6 +106,9 @@ def render(entry: Mapping[str, Any]) -> str:
         lines.append(f"   {item['name']:<24} {'yes' if item['present'] else 'no'}: {item['detail']}")
     for name, plan in entry["plans"].items():
         lines += [f"   {line}" for line in _plan_lines(name, plan)]
+    if entry["plans"]:
+        order = ", then ".join(entry["preference"])
+        lines.append(f"   plan auto: {entry['auto'] or 'none'}. Preferred on this type of device: {order}")
     return "\n".join(lines)
 
 

@@ -58,7 +58,8 @@ def describe(container: Container, resource: AnyResource) -> dict[str, Any]:
         ],
     }
     if isinstance(resource, TrainingArchive):
-        return {**found, "compiler": resource.compiler, "seeds": dict(resource.seeds)}
+        archive = {"compiler": resource.compiler, "seeds": dict(resource.seeds), "left_out": dict(resource.left_out)}
+        return {**found, **archive}
     found |= {"archive": resource.archive, "metrics": resource.metrics}
     if isinstance(resource, Checkpoint):
         return {**found, "entries": resource.names}

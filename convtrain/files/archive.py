@@ -21,6 +21,7 @@ class TrainingArchive(Resource):
 
     ``plans`` are the pass graphs in the recipe's order, ``seeds`` the blob of each first content by name
     (``"weights"``, ``"target"``, …), ``compiler`` the Slang build tag and ``version`` the convtrain that cooked it.
+    ``left_out`` says of plans that the recipe has for other models why they are not among them.
     """
 
     def __init__(self, container: Container) -> None:
@@ -30,6 +31,7 @@ class TrainingArchive(Resource):
         self.version: str = entry(container, "convtrain", str)
         self.plans: Mapping[str, Plan] = read_plans(container)
         self.seeds: Mapping[str, str] = entry(container, "seeds", dict[str, str])
+        self.left_out: Mapping[str, str] = entry(container, "left_out", dict[str, str])
         check_blobs(container, dict(self.plans))
         if not {*self.seeds.values()} <= {*container.blobs} or "weights" not in self.seeds:
             raise unusable(container, "names seeds that are not there")

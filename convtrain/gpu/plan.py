@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,8 +16,9 @@ from convtrain.gpu.submits import PACES, DispatchSequence, Pace, arrange, estima
 from convtrain.gpu.switches import NO_SWITCHES, Switches
 from convtrain.graph.types import Buffer, Pass, Plan, Variant
 
-PLAN_PREFERENCE = ("fused", "reference")
-"""What ``auto`` tries, best first; plans of other names come after these, in alphabetical order."""
+PLAN_PREFERENCE = ("fused-f16", "reference", "fused")
+CPU_PLAN_PREFERENCE = ("fused-f16", "fused", "reference")
+"""What ``auto`` tries, fastest first; plans of other names come after these, in alphabetical order."""
 
 
 @dataclass(frozen=True)
@@ -173,23 +174,31 @@ def sequence(execution: ExecutionPlan, active: tuple[int, ...], *, speed: float 
     return arrange(chosen, execution.pace, speed=speed)
 
 
+def preferred(snapshot: DeviceSnapshot, plans: Collection[str], wanted: str = "auto") -> list[str]:
+    """The names among ``plans`` that ``wanted`` means, fastest first on this type of device.
+
+    ``auto`` means all of them, any other name the plan called so and its editions: ``fused`` also ``fused-f16``.
+    """
+    first = [name for name in (CPU_PLAN_PREFERENCE if snapshot.kind == "cpu" else PLAN_PREFERENCE) if name in plans]
+    ordered = [*first, *sorted(set(plans) - set(first))]
+    return [name for name in ordered if wanted == "auto" or name == wanted or name.startswith(f"{wanted}-")]
+
+
 def choose_plan(
     snapshot: DeviceSnapshot, plans: Mapping[str, Plan], switches: Switches = NO_SWITCHES, wanted: str = "auto"
 ) -> tuple[ExecutionPlan, tuple[Rejected, ...]]:
-    """The plan called ``wanted``, or for ``auto`` the first in order of preference that the device can run.
+    """The first of the plans that ``wanted`` means (see :func:`preferred`) that the device can run.
 
     Also returns the better plans that were passed over, with reasons. ``CONV_PLAN`` replaces ``auto``.
     Raises InputError for an unknown plan, or when the device can run none.
     """
     if wanted == "auto" and switches.plan is not None:
         wanted = switches.plan
-    if wanted != "auto":
-        if wanted not in plans:
-            raise InputError(f"There is no plan called '{wanted}'. This archive has: {', '.join(sorted(plans))}.")
-        return plan_execution(snapshot, plans[wanted], switches), ()
+    names = preferred(snapshot, plans, wanted)
+    if plans and not names:
+        raise InputError(f"There is no plan called '{wanted}'. This archive has: {', '.join(sorted(plans))}.")
     rejected: list[Rejected] = []
-    first = [name for name in PLAN_PREFERENCE if name in plans]
-    for name in [*first, *sorted(set(plans) - set(first))]:
+    for name in names:
         outcome = _attempt(plan_execution, snapshot, plans[name], switches)
         if isinstance(outcome, ExecutionPlan):
             return outcome, tuple(rejected)

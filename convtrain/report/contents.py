@@ -29,6 +29,8 @@ def show(found: Mapping[str, Any], console: Console | None = None) -> None:
     for name, passes in found["plans"].items():
         console.print(_passes(name, passes))
         console.print(_buffers(name, found["buffers"][name]))
+    for name, reason in found.get("left_out", {}).items():
+        console.print(f"\nno plan {name}: {reason}", soft_wrap=True)
     console.print(_weights(found["weights"]))
     console.print(_blobs(found))
 

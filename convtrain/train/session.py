@@ -18,7 +18,7 @@ from convtrain.files.checkpoint import CHECKPOINT_NAME, Checkpoint, open_checkpo
 from convtrain.files.lock import folder_lock
 from convtrain.gpu.live.engine import Engine
 from convtrain.gpu.live.instance import choose_device
-from convtrain.gpu.plan import ExecutionPlan, Rejected, choose_plan, plan_execution
+from convtrain.gpu.plan import ExecutionPlan, Rejected, choose_plan
 from convtrain.gpu.snapshot import DeviceSnapshot
 from convtrain.gpu.switches import Switches
 from convtrain.graph.types import Plan
@@ -70,30 +70,37 @@ class Session:
         self.execution: ExecutionPlan
         self.passed_over: tuple[Rejected, ...]  # plans that would have been better
         cache_dir = self.folder / "pipelines"
-        self.execution, self.passed_over = choose_plan(snapshot, self.archive.plans, switches, options.plan)
-        while (failure := verdict(self.execution, self.archive, cache_dir)) is not None:
-            self._pass_over(failure, snapshot, switches, options.plan)
+        self.execution, self.passed_over = self._choose(snapshot, switches, options.plan, cache_dir)
         self.engine: Engine = keep(Engine(self.execution, self.archive.blob, cache_dir=cache_dir))
         self.plan: Plan = self.execution.plan
         self._host_state = host_state(self.engine, self.plan)
         if saved is not None:
             write_state(self.engine, self.plan, saved.restore(self.plan))
 
-    def _pass_over(self, failure: str, snapshot: DeviceSnapshot, switches: Switches, wanted: str) -> None:
-        """Fall back to the reference, from its fp16 kernels to its fp32 ones.
-
-        Another plan that was asked for by name is an error instead. Raises RunError.
-        """
-        name = self.execution.plan.name
-        if name == REFERENCE:
-            self.passed_over += (Rejected(f"{name} on {self.execution.storage} storage", (failure,)),)
-            plain = replace(switches, no_coopmat=True, no_fp16=True)
-            self.execution = plan_execution(snapshot, self.archive.plans[REFERENCE], plain)
-            return
-        if name in (wanted, switches.plan):
-            raise RunError(f"Plan {name}: {failure} Use --plan {REFERENCE}, and report this with `convtrain devices`.")
-        self.passed_over += (Rejected(name, (failure,)),)
-        self.execution = plan_execution(snapshot, self.archive.plans[REFERENCE], switches)
+    def _choose(
+        self, snapshot: DeviceSnapshot, switches: Switches, wanted: str, cache_dir: Path
+    ) -> tuple[ExecutionPlan, tuple[Rejected, ...]]:
+        """The best plan that passes its self-test. Raises RunError where no plan of the wanted name does."""
+        plans, failed = dict(self.archive.plans), list[Rejected]()
+        while True:
+            try:
+                execution, passed_over = choose_plan(snapshot, plans, switches, wanted)
+            except InputError:
+                if not failed:
+                    raise
+                name, (why,) = failed[-1].name, failed[-1].reasons
+                advice = f"Use --plan {REFERENCE}, and report this with `convtrain devices`."
+                raise RunError(f"Plan {name}: {why} {advice}") from None
+            failure = verdict(execution, self.archive, cache_dir)
+            if failure is None:
+                return execution, (*failed, *passed_over)
+            name = execution.plan.name
+            if name == REFERENCE:  # on fp16 storage: its fp32 kernels are the measure of all others
+                failed.append(Rejected(f"{name} on {execution.storage} storage", (failure,)))
+                switches = replace(switches, no_coopmat=True, no_fp16=True)
+            else:
+                failed.append(Rejected(name, (failure,)))
+                del plans[name]
 
     @property
     def checkpoint_path(self) -> Path:

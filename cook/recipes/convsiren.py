@@ -6,16 +6,19 @@ from collections.abc import Sequence
 
 from convtrain.graph.builder import Graph
 from cook.model import ModelConfig
-from cook.recipes.fused import Fused, is_fusable
-from cook.recipes.fused_scalar import FusedScalar, is_plane_wave
+from cook.recipes.fused import Fused, unfit
+from cook.recipes.fused_scalar import FusedScalar, not_plane_waves
 from cook.recipes.reference import Reference
 
 
 def build(model: ModelConfig) -> Sequence[Graph]:
     """The plans of the recipe: ``reference`` for any model, the fused ones for those that their kernels suit."""
-    plans: list[type[Reference]] = [Reference]
-    if is_plane_wave(model):
-        plans.append(FusedScalar)
-    if is_fusable(model):
-        plans.append(Fused)
-    return [plan(model).build() for plan in plans]
+    absent = left_out(model)
+    plans: tuple[type[Reference], ...] = (Reference, FusedScalar, Fused)
+    return [plan(model).build() for plan in plans if plan.name not in absent]
+
+
+def left_out(model: ModelConfig) -> dict[str, str]:
+    """The plans that ``build`` leaves out, and why."""
+    reasons = {FusedScalar.name: not_plane_waves(model), Fused.name: unfit(model)}
+    return {name: reason for name, reason in reasons.items() if reason is not None}

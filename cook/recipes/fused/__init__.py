@@ -14,9 +14,10 @@ from cook.recipes.fused.backward import Backward
 from cook.recipes.fused.forward import Forward
 from cook.recipes.fused.loss import Loss
 from cook.recipes.fused.update import Update
+from cook.recipes.fused_scalar import not_plane_waves
 from cook.recipes.reference import Reference
 
-__all__ = ["Fused", "is_fusable"]
+__all__ = ["Fused", "unfit"]
 
 FEATURES = 128  # the one NF whose tiles fill registers and shared memory as the matrix kernels expect
 
@@ -24,14 +25,21 @@ FEATURES = 128  # the one NF whose tiles fill registers and shared memory as the
 class Fused(Forward, Loss, Backward, Update, Reference):
     """Every part anew; the roles as in the reference."""
 
+    name = "fused-f16"
+
     def __init__(self, model: ModelConfig) -> None:
         super().__init__(model)
         self.half = None
-        self.graph = Graph("fused-f16", storages=("f16",))
+        self.graph = Graph(self.name, storages=("f16",))
         self.prepare()
 
 
-def is_fusable(model: ModelConfig) -> bool:
-    """Whether the fused kernels suit this model; nothing beyond the domain may play a part in what the loss sees."""
-    reaches = model.halo >= model.radius * model.layers
-    return model.nf == FEATURES and 1 <= model.radius <= 4 and model.layers >= 2 and reaches
+def unfit(model: ModelConfig) -> str | None:
+    """Why the matrix kernels do not suit this model; None where they do."""
+    if model.nf != FEATURES:
+        return f"its kernels are made for nf={FEATURES}, and nf is {model.nf}"
+    if not 1 <= model.radius <= 4:
+        return f"its kernels are made for ks=3 to 9, and ks is {model.ks}"
+    if model.layers < 2:
+        return "its kernels are made for two layers and more"
+    return not_plane_waves(model)

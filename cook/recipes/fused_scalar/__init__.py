@@ -16,18 +16,23 @@ from cook.recipes.fused_scalar.loss import Loss
 from cook.recipes.fused_scalar.update import Update
 from cook.recipes.reference import Reference
 
-__all__ = ["FusedScalar", "is_plane_wave"]
+__all__ = ["FusedScalar", "not_plane_waves"]
 
 
 class FusedScalar(Forward, Loss, Backward, Update, Reference):
     """Everything anew but the roles and the average."""
 
+    name = "fused"
+
     def __init__(self, model: ModelConfig) -> None:
         super().__init__(model)
-        self.graph = Graph("fused")
+        self.graph = Graph(self.name)
         self.prepare()
 
 
-def is_plane_wave(model: ModelConfig) -> bool:
-    """Whether nothing beyond the domain plays a part in what the loss sees, so that the stem's features are waves."""
-    return model.halo >= model.radius * model.layers
+def not_plane_waves(model: ModelConfig) -> str | None:
+    """Why the stem's features are no plane waves as far as the loss sees: the domain ends before. None: they are."""
+    reach = model.radius * model.layers
+    if model.halo >= reach:
+        return None
+    return f"what the loss sees reaches {reach} pixels beyond the image, and halo is {model.halo}"

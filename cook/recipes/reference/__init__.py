@@ -18,6 +18,8 @@ __all__ = ["Reference"]
 class Reference(Loss, Backward, Update):
     """Writes down the passes in the order they run. A plan that computes some of it another way overrides a part."""
 
+    name = "reference"
+
     def build(self) -> Graph:
         """The finished graph, with its roles."""
         self._forward()
