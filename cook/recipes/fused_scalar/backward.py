@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from convtrain.graph.builder import READ, WRITE, Kernel, PassSpec, PortRef, size
 from cook.recipes.fused_scalar.base import OUTPUTS, STATE_WORDS, TILE, WALK, ScalarBase, share_out
+from cook.recipes.fused_scalar.boxes import QUAD
 from cook.recipes.reference.base import Scratch, ceil_div, link
 from cook.recipes.reference.matrix import SUBGROUP
 
@@ -56,7 +57,7 @@ class Backward(ScalarBase):
 
     def _mix_grad(self, layer: int) -> PortRef:
         model, box = self.model, self.boxes.features(layer + 1)
-        self.shares["MIX"] = slices = share_out(self.boxes.features(model.layers).size, SLICES)
+        self.shares["MIX"] = slices = share_out(model.height, SLICES)
         rows, columns = self._eights(ROW_EIGHTS), SUBGROUP * self._eights(OUTPUTS)
         grad = self._add(
             "mix_grad",
@@ -65,8 +66,7 @@ class Backward(ScalarBase):
                 (slices, model.nf // (SUBGROUP * rows), model.nf // columns),
                 rows,
                 geometry=self.boxes.geometry,
-                box=box.values,
-                block={"LAYER": layer, "SLICES": slices, "COLUMNS": columns},
+                block={"SLICES": slices, "COLUMNS": columns},
             ),
             "backward",
             [
@@ -76,6 +76,7 @@ class Backward(ScalarBase):
                 Scratch(3, "partial", WRITE, model.layers * slices * model.mix_size),
             ],
             self._work(3, 4 * model.nf),
+            uniform=self._part(box, share=layer * slices * model.mix_size // QUAD),
             covers=("gemm_mixw",),
         )
         return grad[3]
@@ -87,11 +88,9 @@ class Backward(ScalarBase):
             "mix_back",
             self._products(
                 "mix_back",
-                (ceil_div(box.size, TILE), 2 * model.nf // (SUBGROUP * outputs), 1),
+                (ceil_div(box.quads, TILE), box.rows, 2 * model.nf // (SUBGROUP * outputs)),
                 outputs,
                 geometry=self.boxes.geometry,
-                box=box.values,
-                dims={"MATRIX": layer * model.mix_size // 2 + model.mix_size // 4},
             ),
             "backward",
             [
@@ -101,23 +100,23 @@ class Backward(ScalarBase):
                 Scratch(3, "dd", WRITE, self.boxes.elements),
             ],
             self._work(3, 4 * model.nf),
+            uniform=self._part(box, matrix=layer * model.mix_size // 2 + model.mix_size // QUAD),
             covers=("gemm_mixx", "unpack_dm"),
         )
 
     def _conv_back(self, layer: int, mix: PassSpec) -> PortRef:
         model, box = self.model, self.boxes.features(layer)
-        widest = self.boxes.widest
-        self.shares["TAPS"] = slices = share_out(widest.strips * ceil_div(widest.rows, WALK), SLICES)
+        widest, shared = self.boxes.widest, model.nf * (model.taps + 1)
+        strips, walks = share_out(widest.strips, SLICES), ceil_div(widest.rows, WALK)
+        self.shares["TAPS"] = slices = strips * walks
         conv = self._add(
             "conv_back",
             self._kernels(
                 "conv_back",
-                (model.nf // SUBGROUP, slices, 1),
+                (model.nf // SUBGROUP, strips, walks),
                 geometry=self.boxes.geometry,
-                box=box.values,
-                source=self.boxes.features(layer + 1).values,
                 walk={"ROWS": WALK},
-                block={"LAYER": layer - 1, "SLICES": slices},
+                block={"SLICES": strips},
             ),
             "backward",
             [
@@ -126,9 +125,10 @@ class Backward(ScalarBase):
                 link(2, "dh", READ, mix[2]),
                 link(3, "dd", READ, mix[3]),
                 link(4, "dm", WRITE, self.dm),
-                Scratch(5, "partial", WRITE, (model.layers - 1) * slices * model.nf * (model.taps + 1)),
+                Scratch(5, "partial", WRITE, (model.layers - 1) * slices * shared),
             ],
             self._work(4, 4 * model.taps),
+            uniform=self._part(box, source=self.boxes.features(layer + 1), share=(layer - 1) * slices * shared),
             covers=("bwd_dw_x", "bwd_dw_k", "bwd_sin_dm"),
         )
         return conv[5]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from convtrain.graph.builder import WRITE, Kernel, PortRef, PortSpec, size
+from convtrain.graph.builder import WRITE, Kernel, PortRef, PortSpec, UniformSpec, size
 from cook.recipes.cost import Work
-from cook.recipes.fused_scalar.boxes import Boxes
+from cook.recipes.fused_scalar.boxes import Box, Boxes
 from cook.recipes.reference.base import Base, ceil_div
 from cook.recipes.reference.matrix import OCTETS, SUBGROUP
 
@@ -59,6 +59,13 @@ class ScalarBase(Base):
             Kernel(source, wide, groups=groups, name="texels", defines=("TEXELS",)),
             Kernel(source, wide, groups=groups),
         )
+
+    def _part(self, box: Box, *, source: Box | None = None, matrix: int = 0, share: int = 0) -> UniformSpec:
+        """The block ``part`` of a pass that computes ``box``: see ``slang/fused/scalar/part.slang``."""
+        values = {name.lower(): value for name, value in box.values.items()}
+        if source is not None:
+            values |= {f"source_{name.lower()}": value for name, value in source.values.items()}
+        return UniformSpec(initial={**values, "matrix": matrix, "share": share})
 
     def _eights(self, most: int) -> int:
         """The most eights of features, up to ``most``, that NF is a multiple of."""

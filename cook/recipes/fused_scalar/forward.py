@@ -70,13 +70,13 @@ class Forward(ScalarBase, ReferenceForward):
                 "conv",
                 (model.nf // SUBGROUP, box.strips, ceil_div(box.rows, WALK)),
                 geometry=self.boxes.geometry,
-                box=box.values,
                 walk={"ROWS": WALK},
             ),
             "forward",
             [link(1, "taps", READ, self.taps), link(2, "h", READ, self.features[layer]), self._map(3, "d")],
             self._work(2, 2 * model.taps),
             infer=True,
+            uniform=self._part(box),
             covers=("dw",),
         )
         return conv[3]
@@ -88,11 +88,9 @@ class Forward(ScalarBase, ReferenceForward):
             "mix",
             self._products(
                 "mix",
-                (ceil_div(box.size, TILE), model.nf // (SUBGROUP * outputs), 1),
+                (ceil_div(box.quads, TILE), box.rows, model.nf // (SUBGROUP * outputs)),
                 outputs,
                 geometry=self.boxes.geometry,
-                box=box.values,
-                dims={"MATRIX": layer * model.mix_size // 2},
             ),
             "forward",
             [
@@ -103,6 +101,7 @@ class Forward(ScalarBase, ReferenceForward):
             ],
             self._work(3, 4 * model.nf),
             infer=True,
+            uniform=self._part(box, matrix=layer * model.mix_size // 2),
             covers=("gemm_mix", "mix_unpack"),
         )
         return mix[3]
