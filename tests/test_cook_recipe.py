@@ -107,7 +107,7 @@ def changed_kernels(model: ModelConfig, cache: SpirvCache, **changes: float) -> 
 
 def test_a_changed_constant_recompiles_only_the_passes_that_use_it(cache: SpirvCache) -> None:
     assert changed_kernels(SMALL, cache, seed=4) == 0
-    assert changed_kernels(SMALL, cache, lr=0.5, patience=3) == 1  # the schedule of the plan that keeps it on the device
+    assert changed_kernels(SMALL, cache, lr=0.5, patience=3) == 1  # where the device keeps the schedule
     total = cooked(SMALL, cache).kernels
     for name, value in (("lambda_c", 0.5), ("lambda_s", 0.5), ("den", 0.5), ("muon_scale", 2.0)):
         assert 1 <= changed_kernels(SMALL, cache, **{name: value}) <= total // 8, name

@@ -1,4 +1,4 @@
-"""Plan `fused-f16`: what it covers, where its tiles lie, which devices get it, and kernels that need no matrix units."""
+"""Plan `fused-f16`: what it covers, where its tiles lie, who gets it, and kernels that need no matrix units."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from workspace import TINY, photograph
 
 
 def fused(model: ModelConfig) -> Graph:
-    """A plan called fused that is the reference of ``model``; with fp16 storage, as a CPU's fp32 kernels are trusted."""
+    """A plan called fused that is the reference of ``model``; in fp16, as on CPUs fp32 is trusted."""
     graph = Reference(model).build()
     graph.name, graph.storages = "fused", ("f16",)
     return graph

@@ -1,9 +1,8 @@
-"""Plan ``fused``: the ConvSIREN in fp32 on any device, with as few passes and as little traffic as scalar kernels allow.
+"""Plan ``fused``: the ConvSIREN in fp32 on any device, in few passes and with little traffic.
 
 Of every layer only h and d are kept: h = sin(m) carries the sign of cos(m) in its last bit. Layer 0's convolution is
-computed as that of plane waves, and only pixels that the loss can see are computed. Gradients carry the scale of
-``slang/fused/state.slang``, which ``gather`` divides out. The device decides the schedule, so that epochs can follow each
-other without the host.
+computed as that of plane waves, and only pixels that the loss can see are computed. The device decides the schedule, so
+that epochs can follow each other without the host.
 """
 
 from __future__ import annotations

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from convtrain.graph.builder import READ, WRITE, Kernel, PassSpec, PortRef, size
-from cook.recipes.fused_scalar.base import OUTPUTS, STATE_WORDS, TILE, WALK, ScalarBase, share_out
+from cook.recipes.fused_scalar.base import OUTPUTS, TILE, WALK, ScalarBase, share_out
 from cook.recipes.fused_scalar.boxes import QUAD
 from cook.recipes.reference.base import Scratch, ceil_div, link
 from cook.recipes.reference.matrix import SUBGROUP
 
 SLICES = 16  # shares of a gradient at most
+LANES = 64  # workgroup size of gather_mix
 ROW_EIGHTS = 2  # eights of rows of h that an invocation of mix_grad takes at most, and as many of d
-LANES = 128  # workgroup size of gather
 
 
 class Backward(ScalarBase):
@@ -45,15 +45,14 @@ class Backward(ScalarBase):
                 link(0, "heads", READ, self.heads),
                 link(1, "h", READ, self.features[-1]),
                 link(2, "slopes", READ, self.slopes),
-                size(3, "state", READ, STATE_WORDS, label="state", dtype="u32", dump=True),
-                self._map(4, "dm"),
-                size(5, "partial", WRITE, slices * (model.nf + 1) * 3),
+                self._map(3, "dm"),
+                size(4, "partial", WRITE, slices * (model.nf + 1) * 3),
             ],
             self._work(2, 30),
             covers=("bwd_head_x", "bwd_head_w", "bwd_sin_dm"),
         )
-        self.state, self.dm = head[3], head[4]
-        return head[5]
+        self.dm = head[3]
+        return head[4]
 
     def _mix_grad(self, layer: int) -> PortRef:
         model, box = self.model, self.boxes.features(layer + 1)
@@ -161,37 +160,51 @@ class Backward(ScalarBase):
 
     def _gather(self, mix_share: PortRef, tap_share: PortRef, stem_share: PortRef, head_share: PortRef) -> None:
         model = self.model
-        outputs = model.layers * model.mix_size + model.nf * (model.taps + 1 + 3) + 3 * (model.nf + 1)
-        reports = ceil_div(outputs, LANES)
-        gather = self._add(
-            "gather",
-            Kernel("fused/gather.slang", {"slices": {"TAPS": 0, **self.shares}}, groups=(reports, 1, 1)),
+        mix_quads = model.layers * model.mix_size // QUAD
+        mixes = self._add(
+            "gather_mix",
+            self._kernels("gather_mix", (ceil_div(mix_quads, LANES), 1, 1), block={"SLICES": self.shares.pop("MIX")}),
             "backward",
             [
-                link(0, "state", READ, self.state),
-                link(1, "weights", READ, self.weights),
-                link(2, "kernel", READ, self.kernel),
-                link(3, "mix", READ, mix_share),
-                link(4, "taps", READ, tap_share),
-                link(5, "stem", READ, stem_share),
-                link(6, "head", READ, head_share),
-                size(7, "gradient", WRITE, model.weights, label="GW"),
-                size(8, "tap_gradient", WRITE, model.nf * model.taps),
-                size(9, "broken", WRITE, reports, dtype="u32"),
+                link(0, "partial", READ, mix_share),
+                size(1, "gradient", WRITE, model.weights, label="GW"),
+                size(2, "broken", WRITE, mix_quads, dtype="u32"),
             ],
-            self.cost.reduce(self.shares["MIX"], model.layers * model.mix_size),
-            covers=("reduce_mixw", "bwd_kern"),
+            self.cost.reduce(SLICES, model.layers * model.mix_size),
+            covers=("reduce_mixw",),
         )
-        self.gradient = gather[7]
+        self.gradient = mixes[1]
+        rest = model.nf * (model.taps + 1 + 3) + 3 * (model.nf + 1)
+        others = self._add_reader(
+            "gather",
+            Kernel("fused/scalar/gather.slang", {"slices": {"TAPS": 0, **self.shares}}, threads=(rest, 1, 1)),
+            "backward",
+            [
+                link(1, "kernel", READ, self.kernel),
+                link(2, "taps", READ, tap_share),
+                link(3, "stem", READ, stem_share),
+                link(4, "head", READ, head_share),
+                link(5, "gradient", WRITE, self.gradient),
+                size(6, "tap_gradient", WRITE, model.nf * model.taps),
+                size(7, "broken", WRITE, rest, dtype="u32"),
+            ],
+            self.cost.reduce(SLICES, rest),
+            covers=("bwd_kern",),
+        )
         self._add_reader(
             "kern_back",
-            Kernel("fused/kern_back.slang", {"dims": {"REPORTS": reports}}, groups=(model.nf + model.kn + 1, 1, 1)),
+            Kernel(
+                "fused/scalar/kern_back.slang",
+                {"dims": {"MIX_REPORTS": mix_quads, "REPORTS": rest}},
+                groups=(model.nf + model.kn + 1, 1, 1),
+            ),
             "backward",
             [
-                link(1, "tap_gradient", READ, gather[8]),
-                link(2, "broken", READ, gather[9]),
-                link(3, "gradient", WRITE, self.gradient),
-                link(4, "loss", WRITE, self.loss),
+                link(1, "tap_gradient", READ, others[6]),
+                link(2, "mix_broken", READ, mixes[2]),
+                link(3, "broken", READ, others[7]),
+                link(4, "gradient", WRITE, self.gradient),
+                link(5, "loss", WRITE, self.loss),
             ],
             self.cost.kern(),
             covers=("bwd_kern",),

@@ -1,7 +1,7 @@
 """Where the scalar fused plan computes: the pixels that the loss can see, in quads of four neighbours in a row.
 
 The value of a feature map matters only as far from the image as the layers above it reach. Maps are as large as the
-widest of these boxes, with a margin for what the depthwise kernels read beside it (see ``slang/fused/scalar/map.slang``).
+widest of these boxes, with a margin for what the depthwise kernels read beside it (``slang/fused/scalar/map.slang``).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from convtrain.graph.builder import READ, WRITE, Kernel, PassSpec, PortRef, UniformSpec, size
 from cook.recipes.fused_scalar.base import OUTPUTS, TILE, WALK, ScalarBase
-from cook.recipes.fused_scalar.boxes import QUAD, SPAN
+from cook.recipes.fused_scalar.boxes import QUAD
 from cook.recipes.reference.base import ceil_div, link
 from cook.recipes.reference.forward import Forward as ReferenceForward
 from cook.recipes.reference.matrix import SUBGROUP
@@ -51,7 +51,12 @@ class Forward(ScalarBase, ReferenceForward):
             "stem",
             Kernel(
                 "fused/scalar/stem.slang",
-                {"geometry": self.boxes.geometry, "box": box.values, "origin": self.boxes.origin, "walk": {"ROWS": WALK}},
+                {
+                    "geometry": self.boxes.geometry,
+                    "box": box.values,
+                    "origin": self.boxes.origin,
+                    "walk": {"ROWS": WALK},
+                },
                 groups=(self.model.nf // SUBGROUP, box.strips, ceil_div(box.rows, WALK)),
             ),
             "forward",
@@ -107,7 +112,7 @@ class Forward(ScalarBase, ReferenceForward):
         return mix[3]
 
     def _head(self) -> None:
-        model, box = self.model, self.boxes.features(self.model.layers)
+        box = self.boxes.features(self.model.layers)
         head = self._add_reader(
             "head",
             self._kernels(

@@ -22,8 +22,8 @@ class Loss(ScalarBase):
         quads = ceil_div(model.width, QUAD)
         planes = 3 * model.height * (quads + 2 * MARGIN) * QUAD
         by_quad = (ceil_div(model.height * quads, LANES), 1, 1)
-        map_rows, map_quads = max(model.height - SSIM_TAPS + 1, 0), ceil_div(max(model.width - SSIM_TAPS + 1, 0), QUAD)
-        windows = 3 * ceil_div(map_rows, WALK["ROWS"]) * map_quads
+        map_rows, map_columns = (max(side - SSIM_TAPS + 1, 0) for side in (model.height, model.width))
+        windows = 3 * ceil_div(map_rows, WALK["ROWS"]) * ceil_div(map_columns, QUAD)
         weights = {"LAMBDA_C": model.lambda_c, "LAMBDA_G_OVER_DEN": model.lambda_g / model.den}
         split = self._add(
             "split_planes",
@@ -56,24 +56,32 @@ class Loss(ScalarBase):
         walks = 3 * ceil_div(model.height, WALK["ROWS"]) * quads
         add = self._add(
             "ssim_add",
-            self._kernels(
-                "ssim_add",
-                (1 + ceil_div(walks, LANES), 1, 1),
-                walk=WALK,
-                cfg={**weights, "LAMBDA_S": model.lambda_s},
-                dims={"SSIM_SUMS": windows},
-            ),
+            self._kernels("ssim_add", (ceil_div(walks, LANES), 1, 1), walk=WALK, cfg={"LAMBDA_S": model.lambda_s}),
             "loss",
             [
                 *pictures,
                 link(2, "coefficients", READ, ssim[2]),
                 link(3, "other", READ, lossgrad[2]),
-                link(4, "terms", READ, lossgrad[3]),
-                link(5, "sums", READ, ssim[3]),
-                size(6, "slopes", WRITE, planes),
-                size(7, "dl_out", WRITE, self.image, label="DlOut", shape=self.image_shape),
-                size(8, "loss", WRITE, len(LOSS_FIELDS), label="loss", host=True),
+                size(4, "slopes", WRITE, planes),
+                size(5, "dl_out", WRITE, self.image, label="DlOut", shape=self.image_shape),
             ],
             self.cost.ssim_add(),
         )
-        self.target, self.slopes, self.dl_out, self.loss = split[1], add[6], add[7], add[8]
+        total = self._add(
+            "loss_sum",
+            self._kernels(
+                "loss_sum",
+                (1, 1, 1),
+                cfg={**weights, "LAMBDA_S": model.lambda_s},
+                dims={"TERMS": model.height * quads, "SSIM_SUMS": windows, "SSIM_COUNT": 3 * map_rows * map_columns},
+            ),
+            "loss",
+            [
+                link(0, "terms", READ, lossgrad[3]),
+                link(1, "sums", READ, ssim[3]),
+                size(2, "loss", WRITE, len(LOSS_FIELDS), label="loss", host=True),
+            ],
+            self.cost.reduce(model.height * quads, QUAD),
+            covers=("ssim_add",),
+        )
+        self.target, self.slopes, self.dl_out, self.loss = split[1], add[4], add[5], total[2]

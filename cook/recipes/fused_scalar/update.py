@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from convtrain.graph.builder import READ, READ_WRITE, WRITE, Kernel, PassSpec, PortRef, share, size
-from cook.recipes.fused_scalar.base import ScalarBase
+from cook.recipes.fused_scalar.base import STATE_WORDS, ScalarBase
 from cook.recipes.reference.base import Scratch, ceil_div, link
 from cook.recipes.reference.update import NEWTON_SCHULZ_STEPS, ring_port
 
@@ -18,7 +18,7 @@ class Update(ScalarBase):
         model = self.model
         names = ("warmup", "ema_decay", "improvement", "patience", "plateau_factor", "plateau_floor")
         rules = {name.upper(): getattr(model, name) for name in names}
-        self._add(
+        schedule = self._add(
             "schedule",
             Kernel(
                 "fused/schedule.slang",
@@ -26,9 +26,13 @@ class Update(ScalarBase):
                 groups=(1, 1, 1),
             ),
             "update",
-            [link(0, "loss", READ, self.loss), link(1, "state", READ_WRITE, self.state)],
+            [
+                link(0, "loss", READ, self.loss),
+                size(1, "state", READ_WRITE, STATE_WORDS, label="state", dtype="u32", dump=True),
+            ],
             {"nbytes": 128, "flops": 64},
         )
+        self.state = schedule[1]
         elements = model.weights - model.layers * model.mix_size
         self._add_reader(
             "upd",
