@@ -1,4 +1,4 @@
-"""Forward pass, loss terms and every gradient of plan `reference` against the float64 oracle."""
+"""Forward pass, loss terms and every gradient of the fp32 plans against the float64 oracle."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ CASES = {
     "1x12": {"nf": 8, "layers": 1, "ks": 5, "kn": 1},
     "1x1": {"nf": 8, "layers": 2, "ks": 3, "kn": 2},
 }
+PLANS = [*(("reference", name) for name in CASES), *(("fused", name) for name in ("11x14", "5x9", "19x26", "1x1"))]
 BUFFERS = ("GW", "Out", "DlOut", "KBuf", "loss")
 
 
@@ -36,15 +37,16 @@ class Case:
     found: dict[str, Array]
 
 
-@pytest.fixture(scope="module", params=list(CASES))
+@pytest.fixture(scope="module", params=PLANS, ids="-".join)
 def trained(
     request: pytest.FixtureRequest, driver: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Case, Case]:
     """The first epoch, from the seeds, and the sixth, from weights whose biases have all moved."""
-    width, height = map(int, request.param.split("x"))
-    picture = photograph(width, height, seed=len(request.param))
-    place = Workspace(tmp_path_factory.mktemp(request.param), driver, "reference")
-    place.cook(picture, **CASES[request.param])
+    plan, size = request.param
+    width, height = map(int, size.split("x"))
+    picture = photograph(width, height, seed=len(size))
+    place = Workspace(tmp_path_factory.mktemp(size), driver, plan)
+    place.cook(picture, **CASES[size])
     config, target = place.config(), picture / 255.0
     seeds = place.weights(place.archive)
     first = place.dump(1, *BUFFERS)

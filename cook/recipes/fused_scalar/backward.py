@@ -34,8 +34,9 @@ class Backward(ScalarBase):
             "head_back",
             self._kernels(
                 "head_back",
-                (model.nf // SUBGROUP, slices, 1),
+                (model.nf // self.lanes, slices, 1),
                 geometry=self.boxes.geometry,
+                lanes=self.own_lanes,
                 box=box.values,
                 origin=self.boxes.origin,
                 block={"SLICES": slices},
@@ -106,14 +107,15 @@ class Backward(ScalarBase):
     def _conv_back(self, layer: int, mix: PassSpec) -> PortRef:
         model, box = self.model, self.boxes.features(layer)
         widest, shared = self.boxes.widest, model.nf * (model.taps + 1)
-        strips, walks = share_out(widest.strips, SLICES), ceil_div(widest.rows, WALK)
+        strips, walks = share_out(widest.strips, 2 * SLICES), ceil_div(widest.rows, WALK)
         self.shares["TAPS"] = slices = strips * walks
         conv = self._add(
             "conv_back",
             self._kernels(
                 "conv_back",
-                (model.nf // SUBGROUP, strips, walks),
+                (model.nf // self.lanes, strips, walks),
                 geometry=self.boxes.geometry,
+                lanes=self.own_lanes,
                 walk={"ROWS": WALK},
                 block={"SLICES": strips},
             ),
@@ -139,8 +141,9 @@ class Backward(ScalarBase):
             "stem_back",
             self._kernels(
                 "stem_back",
-                (model.nf // SUBGROUP, slices, 1),
+                (model.nf // self.lanes, slices, 1),
                 geometry=self.boxes.geometry,
+                lanes=self.own_lanes,
                 box=box.values,
                 origin=self.boxes.origin,
                 block={"SLICES": slices},

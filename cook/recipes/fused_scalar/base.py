@@ -40,6 +40,7 @@ class ScalarBase(Base):
         self.features: list[PortRef] = []
         self.convolved: list[PortRef] = []
         self.shares: dict[str, int] = {}
+        self.lanes = SUBGROUP * self._eights(OUTPUTS)  # of a workgroup whose invocations own a feature each
 
     def _kernels(self, name: str, groups: Groups, **values: Constants) -> tuple[Kernel, ...]:
         """``slang/fused/scalar/<name>`` on texels, and on storage buffers alone."""
@@ -48,6 +49,11 @@ class ScalarBase(Base):
             Kernel(source, values, groups=groups, name="texels", defines=("TEXELS",)),
             Kernel(source, values, groups=groups),
         )
+
+    @property
+    def own_lanes(self) -> Constants:
+        """The values ``lanes`` of a kernel whose invocations own a feature each."""
+        return {"COUNT": self.lanes, "OUTPUTS": 1}
 
     def _products(self, name: str, groups: Groups, outputs: int, **values: Constants) -> tuple[Kernel, ...]:
         """The same for kernels whose workgroups make ``outputs`` eights of features: first by broadcasts of eight."""
