@@ -213,7 +213,7 @@ def test_a_picture_too_large_for_the_device(workspace: Workspace) -> None:
     devices = workspace.convtrain("devices", "--json").stdout
     if '"cpu"' not in devices and "llvmpipe" not in devices:
         pytest.skip("this device takes large pictures")
-    workspace.cook(np.zeros((600, 600, 3), np.uint8), "--preset=seed", nf=64)
+    workspace.cook(np.zeros((600, 600, 3), np.uint8), "--preset=seed", nf=96)
     refused(workspace, "run", "1", says=("bytes",))
 
 
