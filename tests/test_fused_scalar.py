@@ -20,7 +20,7 @@ from convtrain.train.stepper import training_passes
 from cook.model import ModelConfig
 from cook.recipes.convsiren import build, left_out
 from cook.recipes.fused_scalar import FusedScalar
-from cook.recipes.fused_scalar.base import STATE_WORDS
+from cook.recipes.fused_scalar.base import STATE_WORDS, WALK
 from cook.recipes.fused_scalar.boxes import QUAD, SPAN, Boxes
 from cook.recipes.reference import Reference
 from device_zoo import H200, LAVAPIPE, PLAIN, SWIFTSHADER
@@ -123,7 +123,7 @@ def test_every_variant_computes_the_same(
     device: DeviceSnapshot, validated: Switches, archive: TrainingArchive, cooked: Workspace
 ) -> None:
     plain = replace(device, subgroup=replace(device.subgroup, operations=()))
-    bare = replace(plain, limits=replace(device.limits, texel_elements=0))
+    bare = Switches(no_texels=True).apply(plain)
     kinds = [plan_execution(item, archive.plans["fused"]).variant_classes() for item in (device, plain, bare)]
     assert set(kinds[2]) == {"scalar"}
     config, picture = cooked.config(), photograph(18, 13) / 255.0
@@ -132,6 +132,18 @@ def test_every_variant_computes_the_same(
         found = np.frombuffer(first_epoch(snapshot, archive, validated)["GW"], np.float32)
         errors = {slot.name: relative_error(found[slot.span], expected[slot.span]) for slot in slots(config)}
         assert max(errors.values()) <= 1e-4, errors
+
+
+def test_a_tall_picture_is_walked_down_in_parts(device: DeviceSnapshot, tmp_path: Path) -> None:
+    picture = photograph(12, WALK + 30)
+    place = Workspace(tmp_path)
+    place.cook(picture, f"--size=12x{WALK + 30}", nf=8, layers=2, ks=3, kn=2)
+    config = place.config()
+    _, expected = loss_and_gradient(place.weights(place.archive), picture / 255.0, config)
+    with open_archive(place.archive) as archive:
+        found = np.frombuffer(first_epoch(device, archive, NO_SWITCHES)["GW"], np.float32)
+    errors = {slot.name: relative_error(found[slot.span], expected[slot.span]) for slot in slots(config)}
+    assert max(errors.values()) <= 1e-4, errors
 
 
 def test_a_checkpoint_goes_on_in_the_other_plan(cooked: Workspace, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ variable                 effect
 CONV_NO_COOPMAT          no cooperative-matrix variants
 CONV_NO_FP16             no fp16 arithmetic and no 16-bit storage (nor matrices, whose elements are fp16)
 CONV_NO_SUBGROUP_SIZE    no required subgroup size
+CONV_NO_TEXELS           no buffers read as texels
 CONV_NO_HOST_IMPORT      uniforms and host buffers in mapped memory instead of imported host memory
 CONV_NO_PIPELINE_CACHE   neither read nor write the pipeline cache on disk
 CONV_NO_TIMESTAMPS       no per-pass GPU times
@@ -32,6 +33,7 @@ class Switches:
     no_coopmat: bool = False
     no_fp16: bool = False
     no_subgroup_size: bool = False
+    no_texels: bool = False
     no_host_import: bool = False
     no_pipeline_cache: bool = False
     no_timestamps: bool = False
@@ -50,6 +52,7 @@ class Switches:
             no_coopmat=on("CONV_NO_COOPMAT"),
             no_fp16=on("CONV_NO_FP16"),
             no_subgroup_size=on("CONV_NO_SUBGROUP_SIZE"),
+            no_texels=on("CONV_NO_TEXELS"),
             no_host_import=on("CONV_NO_HOST_IMPORT"),
             no_pipeline_cache=on("CONV_NO_PIPELINE_CACHE"),
             no_timestamps=on("CONV_NO_TIMESTAMPS"),
@@ -68,6 +71,8 @@ class Switches:
         if self.no_subgroup_size:
             subgroup = replace(snapshot.subgroup, size_control=False, full_subgroups=False)
             snapshot = replace(snapshot, subgroup=subgroup)
+        if self.no_texels:
+            snapshot = replace(snapshot, limits=replace(snapshot.limits, texel_elements=0))
         if self.no_host_import:
             snapshot = replace(snapshot, host_import_alignment=None)
         if self.no_timestamps:
