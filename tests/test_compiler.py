@@ -142,6 +142,7 @@ def test_missing_entry_point_is_an_error() -> None:
     [
         ("[[vk::binding(1, 0)]] RWTexture2D<float> picture;", "picture[int2(0, 0)] = o[0];", "picture"),
         ("[[vk::binding(1, 2)]] RWStructuredBuffer<float> far;", "far[0] = o[0];", "far"),
+        ("[[vk::binding(1, 0)]] RWBuffer<float4> texels;", "texels[0] = o[0];", "texels is a writable buffer"),
         ("uniform float loose;", "o[0] = loose;", "loose"),
         ("struct C { float2 v; }; [[vk::binding(0, 1)]] ConstantBuffer<C> c;", "o[0] = c.v.x;", "field v"),
         ("struct C { float v; }; [[vk::binding(1, 1)]] ConstantBuffer<C> c;", "o[0] = c.v;", "uniform block c"),

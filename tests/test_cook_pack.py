@@ -11,7 +11,7 @@ import pytest
 
 import toy_recipe
 from convtrain.errors import InputError, RunError
-from convtrain.graph.builder import READ, READ_WRITE, WRITE, Graph, PassSpec, PortSpec, UniformSpec
+from convtrain.graph.builder import READ, READ_WRITE, WRITE, Graph, Kernel, PassSpec, PortSpec, UniformSpec, size
 from convtrain.graph.parse import plan_from_json
 from convtrain.graph.types import MatrixShape, Requirements, to_json
 from cook import jobs
@@ -194,6 +194,49 @@ def test_variants_must_share_the_uniform_block(sources: Path, cache: SpirvCache)
 def test_groups_may_be_given_outright(sources: Path, cache: SpirvCache) -> None:
     graphs = edited(lambda p: kernel(p, threads=None, groups=(7, 2, 1)), 0)
     assert packed(sources, cache, graphs).plans["reference"].passes[0].variants[0].groups == (7, 2, 1)
+
+
+TEXELS = """
+#ifdef TEXELS
+[[vk::binding(0, 0)]] Buffer<float4> values;
+#else
+[[vk::binding(0, 0)]] StructuredBuffer<float4> values;
+#endif
+[[vk::binding(1, 0)]] RWStructuredBuffer<float> sums;
+
+[shader("compute")]
+[numthreads(8, 1, 1)]
+void main(uint3 id : SV_DispatchThreadID) { sums[id.x] = dot(values[id.x], float4(1)); }
+"""
+
+
+def texel_graph(elements: int) -> Graph:
+    """One pass that reads texels, or where it must the same numbers as a storage buffer."""
+    graph = Graph("texels")
+    groups = (1, 1, 1)
+    kernels = (
+        Kernel("texels.slang", groups=groups, name="texels", defines=("TEXELS",)),
+        Kernel("texels.slang", groups=groups),
+    )
+    ports = [size(0, "values", READ, elements), size(1, "sums", WRITE, 8)]
+    item = graph.add("sum", kernels, group="forward", ports=ports)
+    graph.set_roles(
+        weights=item[0], gradient=item[0], target=item[0], output=item[1], loss=item[1], loss_fields=("loss", "mse"),
+        state="state", average=[], average_window=1,
+    )  # fmt: skip
+    return graph
+
+
+def test_texels_are_known_by_the_shader_s_type(sources: Path, cache: SpirvCache) -> None:
+    (sources / "texels.slang").write_text(TEXELS)
+    plan = packed(sources, cache, [texel_graph(32)]).plans["texels"]
+    assert plan_from_json(to_json(plan)) == plan
+    texels, scalar = plan.passes[0].variants
+    assert (texels.texel_ports, texels.requires.texels) == ((0,), 8)
+    assert texels.requires.capabilities == ("SampledBuffer", "Shader")
+    assert (scalar.texel_ports, scalar.requires.texels) == ((), 0)
+    with pytest.raises(InputError, match="port 0 is read in texels of four, and has 30 elements"):
+        packed(sources, cache, [texel_graph(30)])
 
 
 def shader_jobs(count: int) -> list[Job]:

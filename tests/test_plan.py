@@ -104,6 +104,7 @@ def test_nothing_better_is_reported_where_the_first_runs() -> None:
         (LAVAPIPE, needing(subgroup_size=32), "subgroup size 32 (the device has 8)"),
         (RADV, needing(subgroup_size=16), "subgroup size 16 (the device has 32 to 64)"),
         (LAVAPIPE, needing(shared_bytes=40000), "40000 bytes of shared memory (at most 32768)"),
+        (SWIFTSHADER, needing(texels=70000), "a view of 70000 texels (at most 65536)"),
         (PLAIN, needing(float16=True), "no fp16 arithmetic"),
         (PLAIN, needing(storage_16bit=True), "no 16-bit storage buffers"),
         (PLAIN, needing(memory_model=True), "no Vulkan memory model"),
