@@ -21,7 +21,7 @@ class Update(ScalarBase):
         schedule = self._add(
             "schedule",
             Kernel(
-                "fused/schedule.slang",
+                "fused/scalar/schedule.slang",
                 {"cfg": {**rules, "LEARNING_RATE": model.lr, "WINDOW": model.average_window}},
                 groups=(1, 1, 1),
             ),
@@ -36,7 +36,7 @@ class Update(ScalarBase):
         elements = model.weights - model.layers * model.mix_size
         self._add_reader(
             "upd",
-            Kernel("fused/adam.slang", threads=(elements, 1, 1)),
+            Kernel("fused/scalar/adam.slang", threads=(elements, 1, 1)),
             "update",
             [
                 link(1, "gradient", READ, self.gradient),
@@ -54,7 +54,7 @@ class Update(ScalarBase):
         shape = (model.layers, 2 * model.nf, model.nf)
         momentum = self._add(
             "muon_momentum",
-            Kernel("fused/muon_momentum.slang", {"dims": {"PARTS": parts}}, groups=(model.layers * parts, 1, 1)),
+            Kernel("fused/scalar/muon_momentum.slang", {"dims": {"PARTS": parts}}, groups=(model.layers * parts, 1, 1)),
             "update",
             [
                 link(0, "gradient", READ, self.gradient),
@@ -128,7 +128,7 @@ class Update(ScalarBase):
     def _record(self) -> PassSpec:
         return self._add(
             "wavg_acc",
-            Kernel("fused/record.slang", threads=(self.model.weights, 1, 1)),
+            Kernel("fused/scalar/record.slang", threads=(self.model.weights, 1, 1)),
             "average",
             [share(0, "weights", READ), ring_port(self.model), link(2, "state", READ, self.state)],
             self.cost.copy(self.model.weights),
