@@ -25,6 +25,7 @@ class FusedScalar(Forward, Loss, Backward, Update, Reference):
 
     def __init__(self, model: ModelConfig) -> None:
         super().__init__(model)
+        self.half = None
         self.graph = Graph(self.name)
         self.prepare()
 
