@@ -22,8 +22,10 @@ from workspace import TINY, photograph
 
 
 def fused(model: ModelConfig) -> Graph:
-    """A plan called fused that is the reference of ``model``; in fp16, as on CPUs fp32 is trusted."""
-    graph = Reference(model).build()
+    """A plan called fused that is the fp32 reference of ``model``; as one on fp16 storage, for CPUs trust fp32."""
+    plan = Reference(model)
+    plan.half = None
+    graph = plan.build()
     graph.name, graph.storages = "fused", ("f16",)
     return graph
 
