@@ -25,6 +25,8 @@ from convtrain.gpu.plan import ExecutionPlan, plan_execution
 from convtrain.train.stepper import set_control, training_passes
 
 REFERENCE = "reference"
+TRUSTED_KINDS = ("cpu",)
+"""Types of device whose fp32 kernels are not judged."""
 OUTPUT_TOLERANCE = 5e-3
 GRADIENT_TOLERANCE = 2e-2
 """Relative errors ‖Δ‖/‖reference‖ that fp16 storage explains; of the gradient by weight slot."""
@@ -40,7 +42,7 @@ def verdict(execution: ExecutionPlan, archive: TrainingArchive, cache_dir: Path)
     itself = execution.plan.name == REFERENCE and execution.storage == "f32"
     if itself or REFERENCE not in archive.plans or execution.switches.no_self_test:
         return None
-    if execution.snapshot.kind == "cpu" and execution.storage == "f32":
+    if execution.snapshot.kind in TRUSTED_KINDS and execution.storage == "f32":
         return None
     path, key = cache_dir / "self-test.json", _key(execution)
     known = _read(path)
