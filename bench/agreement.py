@@ -28,11 +28,10 @@ from numpy.typing import NDArray
 from bench.problem import PICTURE_NAME, Problem, photograph, save_problem
 from bench.processes import run
 from bench.report.tables import markdown
+from bench.vulkan.trainer import SCALAR, switches_for
 
 Array = NDArray[np.float64]
 
-SCALAR = {"CONV_NO_COOPMAT": "1", "CONV_NO_FP16": "1", "CONV_NO_SUBGROUP_SIZE": "1"}
-"""The switches that leave the scalar fp32 kernels, the oracle."""
 ORACLE = "reference, scalar"
 OUTPUT_LIMIT, GRADIENT_LIMIT = 5e-3, 2e-2  # ‖Δ‖/‖oracle‖, the latter by weight slot
 CURVE_LIMIT = 0.3  # dB
@@ -68,7 +67,10 @@ def convtrain(candidate: Candidate | None, folder: Path, *arguments: str | int |
 def candidates(archive: Path) -> list[Candidate]:
     """The oracle, then the plans of the archive as this device runs them."""
     plans = convtrain(None, archive.parent.parent, "info", archive, "--json", parse=True)["plans"]
-    return [Candidate(ORACLE, "reference", SCALAR), *(Candidate(name, name, {}) for name in plans)]
+    return [
+        Candidate(ORACLE, "reference", SCALAR),
+        *(Candidate(name, name, switches_for(name, plans)) for name in plans),
+    ]
 
 
 def fresh(source: Path, target: Path) -> Path:

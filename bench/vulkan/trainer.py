@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,13 @@ from bench.quality import decibels
 from bench.rows import CONVTRAIN, Row
 
 SETTINGS = ("nf", "layers", "ks", "kn", "halo")
+SCALAR = {"CONV_NO_COOPMAT": "1", "CONV_NO_FP16": "1", "CONV_NO_SUBGROUP_SIZE": "1"}
+"""The switches that leave the scalar fp32 kernels."""
+
+
+def switches_for(plan: str, plans: Collection[str]) -> dict[str, str]:
+    """What makes ``--plan`` mean this very plan: a name stands for its edition on matrix units too, so those go."""
+    return {"CONV_NO_COOPMAT": "1"} if any(other.startswith(f"{plan}-") for other in plans) else {}
 
 
 @dataclass(frozen=True)
@@ -28,9 +36,16 @@ class Cooked:
     memory: dict[str, int]
 
 
-def _convtrain(*arguments: str, cwd: Path, timeout: float, parse: bool = True, watch_memory: bool = False) -> Outcome:
+def _convtrain(
+    *arguments: str,
+    cwd: Path,
+    timeout: float,
+    parse: bool = True,
+    watch_memory: bool = False,
+    variables: Mapping[str, str] | None = None,
+) -> Outcome:
     command = [sys.executable, "-m", "convtrain", *arguments]
-    return run(command, cwd=cwd, timeout=timeout, parse=parse, watch_memory=watch_memory)
+    return run(command, cwd=cwd, timeout=timeout, parse=parse, watch_memory=watch_memory, variables=variables)
 
 
 def devices(timeout: float) -> Outcome:
@@ -65,7 +80,15 @@ def train(cooked: Cooked, plan: str, epochs: int, timeout: float, device: str | 
     row = Row(CONVTRAIN, plan, problem.height, problem.width, problem.nf)
     options = ["--plan", plan, "--fresh", "--checkpoint-every=0", "--json"]
     options += ["--device", device] if device is not None else []
-    outcome = _convtrain("run", str(epochs), *options, cwd=cooked.folder, timeout=timeout, watch_memory=True)
+    outcome = _convtrain(
+        "run",
+        str(epochs),
+        *options,
+        cwd=cooked.folder,
+        timeout=timeout,
+        watch_memory=True,
+        variables=switches_for(plan, cooked.traffic),
+    )
     if outcome.error:
         row.error = outcome.error
         return row
