@@ -62,7 +62,7 @@ class ScalarParts:
             seeds["weights"]: bytes(4 * model.weights),
             seeds["target"]: bytes(12 * model.height * model.width),
         }
-        self.plan: Plan = made.plans["fused"]
+        self.plan: Plan = made.plans["fused-f16"]
         self.model, self.regions = model, recipe.regions
         self.engine = Engine(plan_execution(device, self.plan), blobs.__getitem__)
 

@@ -31,7 +31,7 @@ def test_gradients_agree(cooked_both: Workspace, before: int) -> None:
     place.plan = "fused-f16"
     if before:
         place.run(before)
-    twin = Workspace(place.folder.parent / "twin", plan="reference")
+    twin = Workspace(place.folder.parent / "twin", env={"CONV_NO_COOPMAT": "1"}, plan="reference")  # scalar fp32
     shutil.copytree(place.folder, twin.folder)
     mine, theirs = (
         {name: values.astype(np.float64).ravel() for name, values in run.dump(1, "GW", "Out").items()}
@@ -61,7 +61,7 @@ def test_interrupted_training_gives_the_same_bytes(cooked_both: Workspace) -> No
 def test_muon_takes_five_newton_schulz_steps(cooked_both: Workspace) -> None:
     """The first step of every M against float64, from the gradient that the plan itself reports."""
     place = cooked_both
-    place.plan = "fused"
+    place.plan = "fused-f16"
     before = place.weights(place.archive)
     dumped = place.dump(1, "GW", "WBuf")
     gradient, after = (dumped[name].astype(np.float64).ravel() for name in ("GW", "WBuf"))
