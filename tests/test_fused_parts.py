@@ -72,13 +72,19 @@ def test_operands_and_stem(parts: ScalarParts, weights: dict[str, np.ndarray]) -
     np.testing.assert_allclose(numbers(d)[:, rows, columns], expected, rtol=1e-3, atol=1e-3)
     # T_v[s][dx] is the tap at (v, s - dx - 4 + RADIUS), forward and flipped.
     toeplitz = parts.read("operands", 2, np.float16).reshape(MODEL.nf, 2, MODEL.ks, 16, 8)
+    most = np.abs(taps).max(axis=(1, 2))
     for kind, wanted in enumerate((taps, taps[:, ::-1, ::-1])):
         for v in range(MODEL.ks):
             for dx in range(8):
                 column = np.zeros((MODEL.nf, 16))
                 first = dx + 4 - MODEL.radius
                 column[:, first : first + MODEL.ks] = wanted[:, v]
-                np.testing.assert_allclose(toeplitz[:, kind, v, :, dx], column, rtol=1e-3, atol=1e-6)
+                assert (np.abs(toeplitz[:, kind, v, :, dx] - column) <= 2**-10 * most[:, None]).all()
+    # Rounding errors are passed on from tap to tap: those of a kernel add up to that of its last one.
+    first = 4 - MODEL.radius
+    total = toeplitz[:, 0, :, first : first + MODEL.ks, 0].astype(np.float64).sum(axis=(1, 2))
+    exact = parts.read("operands", 1).reshape(taps.shape).astype(np.float64)
+    assert (np.abs(total - exact.sum(axis=(1, 2))) <= 2**-11 * most).all()
     mixes = parts.read("operands", 3, np.float16).reshape(MODEL.layers, 2, -1)
     for layer in range(MODEL.layers):
         matrix = weights[f"mix.{layer}"].astype(np.float16)
