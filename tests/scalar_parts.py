@@ -87,6 +87,12 @@ class ScalarParts:
     def read_map(self, name: str, port: int) -> NDArray[np.uint16]:
         return unpack_map(self.read(name, port, np.uint16), self.regions, self.model.nf)
 
+    def read_remainders(self, name: str, port: int) -> Array:
+        """What halves leave out of a map: (feature, row, column)."""
+        words = self.read(name, port, np.uint32)
+        numbers = words[:, None] >> np.array([i // 2 * 4 + i % 2 * 16 for i in range(8)], np.uint32) & 15
+        return (unpack_map(numbers.astype(np.uint16).ravel(), self.regions, self.model.nf) - 7.5) * (1.0625 / 2**15)
+
     def write_map(self, name: str, port: int, bits: NDArray[np.uint16]) -> None:
         """``bits``: (feature, row, column) of the whole map."""
         self.write(name, port, pack_map(bits, self.regions))

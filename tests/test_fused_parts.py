@@ -66,6 +66,8 @@ def test_operands_and_stem(parts: ScalarParts, weights: dict[str, np.ndarray]) -
     inner = (slice(None), slice(inset, inset + region.rows), slice(inset, inset + region.x1 - region.x0))
     full = np.sin(z)
     np.testing.assert_allclose(numbers(h & 0xBFFF)[:, rows, columns], full[inner], atol=3e-4)
+    fine = numbers(h & 0xBFFF) + parts.read_remainders("stem", 4)
+    np.testing.assert_allclose(fine[:, rows, columns], full[inner], atol=4e-5)
     negative, cosine = (h & 0x4000)[:, rows, columns] != 0, np.cos(z)[inner]
     assert (negative == (cosine < 0))[np.abs(cosine) > 1e-3].all()
     expected = (depthwise(full, taps, config) + weights["dw.b"][:, None, None])[inner]

@@ -11,6 +11,7 @@ from cook.recipes.fused.base import (
     GATHERED,
     MIX_BACK_WARPS,
     NARROW_MATRIX,
+    REMAINDER,
     SPREAD,
     SPREAD_SLICES,
     STATE_WORDS,
@@ -98,7 +99,7 @@ class Backward(Muon):
         )
 
     def _conv_back(self, layer: int, mix: PassSpec) -> PassSpec:
-        model, region = self.model, self.regions.features(layer)
+        model, region, fine = self.model, self.regions.features(layer), layer in self.remainders
         columns = ceil_div(self.regions.widest.strips, COLUMN)
         self.shares["TAPS"] = slices = columns * CONV_SEGMENTS
         return self._add(
@@ -107,6 +108,7 @@ class Backward(Muon):
                 "conv_back",
                 (model.nf // CONV_SHAPE["WARPS"], CONV_SEGMENTS, columns),
                 NARROW_MATRIX,
+                fine=fine,
                 geometry=self.regions.geometry,
                 window={"RADIUS": model.radius, **CONV_SHAPE},
                 region={
@@ -126,8 +128,9 @@ class Backward(Muon):
                 link(3, "taps", READ, self.taps),
                 link(4, "dm", WRITE, self.dm),
                 Scratch(5, "partial", WRITE, (model.layers - 1) * slices * model.nf * (model.taps + 1)),
+                *([link(6, "remainder", READ, self.remainders[layer])] if fine else []),
             ],
-            self._work(4, 4 * model.taps),
+            self._work(4 + REMAINDER * fine, 4 * model.taps),
             covers=("bwd_dw_x", "bwd_dw_k", "bwd_sin_dm"),
         )
 

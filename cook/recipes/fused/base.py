@@ -13,9 +13,11 @@ from cook.recipes.reference.base import Base, ceil_div
 
 SPAN = 4  # strips by which maps are wider than the widest region, at most
 COLUMN = 14  # strips of a column of the depthwise kernels: 16 with its neighbours
+REMAINDER = 0.25  # of a map, what is kept of its remainders: 4 bits for 16
 STATE_WORDS = 12  # slang/fused/state.slang; as many as the state block of the reference
 GATHERED = 256  # numbers of a layer's gradient that a workgroup of gather_mix adds up
 MIX_SHAPE = {"WARPS": 16, "DOWN": 8, "ROWS": 8, "TOGETHER": 1}  # see slang/fused/mix_matrix.slang
+FINE_MIX_SHAPE = {**MIX_SHAPE, "TOGETHER": 2}  # of layer 0
 MIX_SLICES = 132  # workgroups that share the products of a layer
 MIX_BACK_WARPS = 4
 GATHER, GATHER_SLICES = {"ROWS": 4, "ACROSS": 2}, 66  # see slang/fused/mix_back_matrix.slang
@@ -43,13 +45,14 @@ def share_out(tiles: int, most: int) -> int:
 
 
 class FusedBase(Base):
-    """``features`` and ``convolved`` are the maps h and d of each layer; ``shares`` counts the slices by kind, and
-    ``reports`` the workgroups that report broken gradients."""
+    """``features`` and ``convolved`` are the maps h and d of each layer, ``remainders`` what halves leave out of h in
+    layers 0 and 1. ``shares`` counts the slices by kind, ``reports`` the workgroups that report broken gradients."""
 
     taps: PortRef
     mixes: PortRef
     waves: PortRef
     hidden: PortRef
+    remainders: dict[int, PortRef]
     terms: PortRef
     loss_weights: dict[str, float]
     loss_tiles: int
@@ -65,12 +68,16 @@ class FusedBase(Base):
         self.regions = Regions(self.model, SPAN)
         self.features: list[PortRef] = []
         self.convolved: list[PortRef] = []
+        self.remainders = {}
         self.shares: dict[str, int] = {}
         self.reports = 0
 
-    def _on_matrices(self, name: str, groups: Groups, needs: Requirements = MATRIX, **values: Constants) -> Kernel:
-        """A kernel on matrix units; ``slang/fused/<name>_matrix``."""
-        return Kernel(f"fused/{name}_matrix.slang", values, groups=groups, name="matrix", requires=needs, storage="f16")
+    def _on_matrices(
+        self, name: str, groups: Groups, needs: Requirements = MATRIX, *, fine: bool = False, **values: Constants
+    ) -> Kernel:
+        """A kernel on matrix units; ``slang/fused/<name>_matrix``. ``fine``: with what halves leave out of h."""
+        source, defines = f"fused/{name}_matrix.slang", ("FINE",) if fine else ()
+        return Kernel(source, values, groups=groups, name="matrix", requires=needs, storage="f16", defines=defines)
 
     def _on_halves(self, name: str, groups: Groups, **values: Constants) -> Kernel:
         """A plain kernel on fp16 storage; ``slang/fused/<name>``."""
@@ -79,6 +86,10 @@ class FusedBase(Base):
     def _map(self, number: int, name: str) -> PortSpec:
         """A port that owns a feature map."""
         return size(number, name, WRITE, self.regions.elements, dtype=STORE)
+
+    def _remainder(self, number: int, name: str) -> PortSpec:
+        """A port that owns what halves leave out of a feature map, 4 bits a number."""
+        return size(number, name, WRITE, self.regions.elements // 8, dtype="u32")
 
     def _columns(self, region: Region, segments: int, depth: int) -> Values:
         """A region as the depthwise kernels take it: columns of strips, each in ``segments`` of bands of 4 rows."""
@@ -98,7 +109,7 @@ class FusedBase(Base):
         tiles = region.strips * region.blocks * (8 // rows)
         return {"STRIP0": region.strip0, "BLOCKS": region.blocks, "Y0": first, "TILES": tiles}
 
-    def _work(self, maps: int, flops: int) -> Work:
+    def _work(self, maps: float, flops: int) -> Work:
         """Declared cost of a pass that moves this many maps, with ``flops`` operations an element."""
         elements = self.model.pixels * self.model.nf
-        return {"nbytes": 2 * maps * elements, "flops": flops * elements}
+        return {"nbytes": int(2 * maps * elements), "flops": flops * elements}

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from convtrain.graph.builder import READ, WRITE, PassSpec, PortRef, UniformSpec, data, size
 from convtrain.graph.types import STORE
-from cook.recipes.fused.base import COLUMN, MIX_SHAPE, MIX_SLICES, NARROW_MATRIX, FusedBase, share_out
+from cook.recipes.fused.base import (
+    COLUMN,
+    FINE_MIX_SHAPE,
+    MIX_SHAPE,
+    MIX_SLICES,
+    NARROW_MATRIX,
+    REMAINDER,
+    FusedBase,
+    share_out,
+)
 from cook.recipes.reference.base import ceil_div, link
 
 OPERANDS = 512  # workgroup size of operands
@@ -22,6 +31,7 @@ class Forward(FusedBase):
         stem = self._plane_waves()
         self.features.append(stem[2])
         self.convolved.append(stem[3])
+        self.remainders[0] = stem[4]
         for layer in range(self.model.layers):
             if layer > 0:
                 self.convolved.append(self._conv(layer))
@@ -64,23 +74,25 @@ class Forward(FusedBase):
                 region={**values, **self.regions.origin},
             ),
             "forward",
-            [link(1, "waves", READ, self.waves), self._map(2, "h"), self._map(3, "d")],
-            self._work(2, 45),
+            [link(1, "waves", READ, self.waves), self._map(2, "h"), self._map(3, "d"), self._remainder(4, "remainder")],
+            self._work(2 + REMAINDER, 45),
             infer=True,
             uniform=UniformSpec(controls={"offset_x": "offset_x", "offset_y": "offset_y"}),
             covers=("stem_train", "dw"),
         )
 
     def _conv(self, layer: int) -> PortRef:
-        model, region = self.model, self.regions.features(layer + 1)
+        """The convolution of layer 1 takes h in two halves: here and in layer 0's product their rounding costs most."""
+        model, region, fine = self.model, self.regions.features(layer + 1), layer in self.remainders
         conv = self._add(
             "conv",
             self._on_matrices(
                 "conv",
                 (model.nf // CONV_SHAPE["WARPS"], CONV_SEGMENTS, ceil_div(region.strips, COLUMN)),
                 NARROW_MATRIX,
+                fine=fine,
                 geometry=self.regions.geometry,
-                window={"RADIUS": model.radius, **CONV_SHAPE},
+                window={"RADIUS": model.radius, **CONV_SHAPE, "BANDS": 1 + fine},
                 region=self._columns(region, CONV_SEGMENTS, CONV_SHAPE["DEPTH"]),
                 source=self.regions.features(layer).box,
             ),
@@ -90,25 +102,30 @@ class Forward(FusedBase):
                 link(1, "taps", READ, self.taps),
                 link(2, "weights", READ, self.weights),
                 self._map(3, "d"),
+                *([link(4, "remainder", READ, self.remainders[layer])] if fine else []),
             ],
-            self._work(2, 2 * model.taps),
+            self._work(2 + REMAINDER * fine, 2 * model.taps * (1 + fine)),
             infer=True,
             covers=("dw",),
         )
         return conv[3]
 
     def _mix(self, layer: int) -> PortRef:
-        region = self.regions.features(layer + 1)
-        tiles = self._cut(region, MIX_SHAPE["ROWS"])
+        """Layer 0's takes the remainders of h too, and gives those of the next h."""
+        region, fine = self.regions.features(layer + 1), layer == 0
+        shape = FINE_MIX_SHAPE if fine else MIX_SHAPE
+        tiles = self._cut(region, shape["ROWS"])
         slices = share_out(tiles["TILES"], MIX_SLICES)
+        remainders = (link(4, "remainder", READ, self.remainders[0]), self._remainder(5, "next_remainder"))
         mix = self._add(
             "mix",
             self._on_matrices(
                 "mix",
                 (slices, 1, 1),
+                fine=fine,
                 geometry=self.regions.geometry,
                 region={**tiles, "SLICES": slices, "LAYER": layer},
-                shape=MIX_SHAPE,
+                shape=shape,
             ),
             "forward",
             [
@@ -116,11 +133,14 @@ class Forward(FusedBase):
                 link(1, "d", READ, self.convolved[layer]),
                 link(2, "mixes", READ, self.mixes),
                 self._map(3, "next"),
+                *(remainders if fine else []),
             ],
-            self._work(3, 4 * self.model.nf),
+            self._work(3 + 2 * REMAINDER * fine, (4 + 2 * fine) * self.model.nf),
             infer=True,
             covers=("gemm_mix", "mix_unpack"),
         )
+        if fine:
+            self.remainders[1] = mix[5]
         return mix[3]
 
     def _head(self) -> None:
