@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +54,28 @@ def test_models_that_the_kernels_do_not_suit_do_without_it(other: dict[str, int]
     assert unfit(model)
     assert "fused-f16" not in [graph.name for graph in build(model)]
     assert [graph.name for graph in build(MODEL)] == ["reference", "fused", "fused-f16"]
+
+
+def test_a_fine_model_keeps_remainders_of_two_maps(tmp_path: Path) -> None:
+    fine = replace(MODEL, fine=1)
+    made = packed(Fused(fine).build(), fine, tmp_path).plans["fused-f16"]
+    extra = {
+        (item.index, port.name)
+        for item, plain in zip(made.passes, Fused(MODEL).build().passes, strict=True)
+        for port in item.ports
+        if port.name not in {other.name for other in plain.ports}
+    }
+    names = [item.name for item in made.passes]
+    forward, backward = names.index("conv"), names.index("conv_back")
+    assert extra == {
+        (names.index("stem"), "remainder"),
+        (names.index("mix"), "remainder"),
+        (names.index("mix"), "next_remainder"),
+        (forward, "remainder"),
+        (backward, "remainder"),
+    }
+    with pytest.raises(InputError, match="fine must be 0 or 1"):
+        replace(MODEL, fine=2)
 
 
 def test_training_state_is_that_of_the_reference() -> None:

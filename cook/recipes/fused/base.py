@@ -46,7 +46,8 @@ def share_out(tiles: int, most: int) -> int:
 
 class FusedBase(Base):
     """``features`` and ``convolved`` are the maps h and d of each layer, ``remainders`` what halves leave out of h in
-    layers 0 and 1. ``shares`` counts the slices by kind, ``reports`` the workgroups that report broken gradients."""
+    layers 0 and 1 of a ``fine`` model. ``shares`` counts the slices by kind, ``reports`` the workgroups that report
+    broken gradients."""
 
     taps: PortRef
     mixes: PortRef
@@ -79,9 +80,10 @@ class FusedBase(Base):
         source, defines = f"fused/{name}_matrix.slang", ("FINE",) if fine else ()
         return Kernel(source, values, groups=groups, name="matrix", requires=needs, storage="f16", defines=defines)
 
-    def _on_halves(self, name: str, groups: Groups, **values: Constants) -> Kernel:
+    def _on_halves(self, name: str, groups: Groups, *, fine: bool = False, **values: Constants) -> Kernel:
         """A plain kernel on fp16 storage; ``slang/fused/<name>``."""
-        return Kernel(f"fused/{name}.slang", values, groups=groups, name="half", requires=HALF, storage="f16")
+        source, defines = f"fused/{name}.slang", ("FINE",) if fine else ()
+        return Kernel(source, values, groups=groups, name="half", requires=HALF, storage="f16", defines=defines)
 
     def _map(self, number: int, name: str) -> PortSpec:
         """A port that owns a feature map."""

@@ -31,7 +31,8 @@ class Forward(FusedBase):
         stem = self._plane_waves()
         self.features.append(stem[2])
         self.convolved.append(stem[3])
-        self.remainders[0] = stem[4]
+        if self.model.fine:
+            self.remainders[0] = stem[4]
         for layer in range(self.model.layers):
             if layer > 0:
                 self.convolved.append(self._conv(layer))
@@ -62,7 +63,7 @@ class Forward(FusedBase):
         self.taps, self.mixes, self.waves, self.hidden = operands[2], operands[3], operands[4], operands[5]
 
     def _plane_waves(self) -> PassSpec:
-        region = self.regions.widest
+        region, fine = self.regions.widest, bool(self.model.fine)
         walk = ceil_div(region.strips, ceil_div(region.strips, STEM_WALK))
         values = {"STRIP0": region.strip0, "STRIPS": region.strips, "BLOCK0": region.block0, "WALK": walk}
         return self._add_reader(
@@ -70,19 +71,25 @@ class Forward(FusedBase):
             self._on_halves(
                 "stem",
                 (region.blocks, ceil_div(region.strips, walk), self.model.nf // 32),
+                fine=fine,
                 geometry=self.regions.geometry,
                 region={**values, **self.regions.origin},
             ),
             "forward",
-            [link(1, "waves", READ, self.waves), self._map(2, "h"), self._map(3, "d"), self._remainder(4, "remainder")],
-            self._work(2 + REMAINDER, 45),
+            [
+                link(1, "waves", READ, self.waves),
+                self._map(2, "h"),
+                self._map(3, "d"),
+                *([self._remainder(4, "remainder")] if fine else []),
+            ],
+            self._work(2 + REMAINDER * fine, 45),
             infer=True,
             uniform=UniformSpec(controls={"offset_x": "offset_x", "offset_y": "offset_y"}),
             covers=("stem_train", "dw"),
         )
 
     def _conv(self, layer: int) -> PortRef:
-        """The convolution of layer 1 takes h in two halves: here and in layer 0's product their rounding costs most."""
+        """Layer 1's takes the h of a fine model in two halves: here and in layer 0's product rounding costs most."""
         model, region, fine = self.model, self.regions.features(layer + 1), layer in self.remainders
         conv = self._add(
             "conv",
@@ -111,12 +118,11 @@ class Forward(FusedBase):
         return conv[3]
 
     def _mix(self, layer: int) -> PortRef:
-        """Layer 0's takes the remainders of h too, and gives those of the next h."""
-        region, fine = self.regions.features(layer + 1), layer == 0
+        """Layer 0's takes the remainders of h too in a fine model, and gives those of the next h."""
+        region, fine = self.regions.features(layer + 1), layer == 0 and bool(self.model.fine)
         shape = FINE_MIX_SHAPE if fine else MIX_SHAPE
         tiles = self._cut(region, shape["ROWS"])
         slices = share_out(tiles["TILES"], MIX_SLICES)
-        remainders = (link(4, "remainder", READ, self.remainders[0]), self._remainder(5, "next_remainder"))
         mix = self._add(
             "mix",
             self._on_matrices(
@@ -133,7 +139,8 @@ class Forward(FusedBase):
                 link(1, "d", READ, self.convolved[layer]),
                 link(2, "mixes", READ, self.mixes),
                 self._map(3, "next"),
-                *(remainders if fine else []),
+                *([link(4, "remainder", READ, self.remainders[0])] if fine else []),
+                *([self._remainder(5, "next_remainder")] if fine else []),
             ],
             self._work(3 + 2 * REMAINDER * fine, (4 + 2 * fine) * self.model.nf),
             infer=True,
