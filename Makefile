@@ -31,7 +31,7 @@ agree: .venv/.ready-run
 
 clean:
 	@find res res_train -mindepth 1 ! -name README.md -delete
-	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache
+	@rm -rf build dist bench/results .pytest_cache .mypy_cache .ruff_cache
 	@find convtrain cook tests bench -name __pycache__ -prune -exec rm -rf {} +
 
 .venv/.ready-run: $(SETUP)

@@ -37,6 +37,7 @@ class Convtrain:
 @pytest.fixture
 def cooked(tmp_path: Path) -> Path:
     (tmp_path / "a" / "res_train").mkdir(parents=True)
+    (tmp_path / "a" / "res_train" / "train.res").touch()
     return tmp_path / "a"
 
 
@@ -67,3 +68,10 @@ def test_errors_are_relative_to_the_slot() -> None:
     errors = agreement.gradient_errors(found, expected, SLOTS)
     assert errors["stem.b"] == pytest.approx(0.1 * np.sqrt(3))
     assert errors["mix.0"] == pytest.approx(0.1 * np.sqrt(4) / 100)
+
+
+def test_a_folder_that_was_not_cooked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert examine(tmp_path / "none", monkeypatch, 0.0) == 2
+    assert "cook there first" in capsys.readouterr().err

@@ -12,6 +12,7 @@ import typer
 from convtrain.errors import InputError
 from convtrain.files.atomic import ensure_folder
 from convtrain.files.checkpoint import finite
+from convtrain.files.lock import LOCK_NAME
 from convtrain.files.outputs import check_outputs
 from convtrain.files.package import PACKAGE_NAME
 from convtrain.report.console import StatusConsole
@@ -97,6 +98,7 @@ def _check_outputs(session: Session, out: Path, dumps: list[Dump]) -> None:
     """Refuse, before any epoch, what could not be written after the last one. Raises InputError."""
     files = [dump.path for dump in dumps]
     own = [session.archive.path, session.checkpoint_path, out / PACKAGE_NAME, out / PICTURE_NAME]
+    own += [session.folder / LOCK_NAME, *(session.folder / "pipelines").glob("*")]
     check_outputs(files, own)
     if session.checkpoint_path.is_dir():
         raise InputError(f"{session.checkpoint_path} is a folder, and the checkpoint goes there. Move it away.")

@@ -9,18 +9,20 @@ from convtrain.gpu.placement import Layout, device_types
 from convtrain.gpu.snapshot import DeviceSnapshot
 from convtrain.graph.types import Plan
 
+BORDER = 0.95  # of a side, less what feature maps have beyond the image, whose share grows as the image shrinks
+
 
 def _would_fit(plan: Plan, ratio: float) -> str:
     """What to do about a need that exceeds its limit: ``ratio`` is limit / need, below 1."""
     shape = plan.buffer(plan.roles.output).shape
     advice = []
     if len(shape) == 3:
-        height, width = (int(side * math.sqrt(ratio)) for side in shape[:2])
+        height, width = (int(BORDER * side * math.sqrt(ratio)) for side in shape[:2])
         if min(height, width) >= 1:
             advice.append(f"an image of about {width}x{height} pixels (--size {width}x{height})")
     percent = int(100 * ratio)
     if percent >= 1:
-        advice.append(f"at most {percent} % of the present nf")
+        advice.append(f"an nf of at most {percent} % of the present one")
     return f" What would fit: {', or '.join(advice)}." if advice else " Choose a smaller image."
 
 

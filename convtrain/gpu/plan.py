@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 from convtrain.errors import InputError
@@ -185,18 +186,27 @@ def preferred(snapshot: DeviceSnapshot, plans: Collection[str], wanted: str = "a
 
 
 def choose_plan(
-    snapshot: DeviceSnapshot, plans: Mapping[str, Plan], switches: Switches = NO_SWITCHES, wanted: str = "auto"
+    snapshot: DeviceSnapshot,
+    plans: Mapping[str, Plan],
+    switches: Switches = NO_SWITCHES,
+    wanted: str = "auto",
+    left_out: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[ExecutionPlan, tuple[Rejected, ...]]:
     """The first of the plans that ``wanted`` means (see :func:`preferred`) that the device can run.
 
-    Also returns the better plans that were passed over, with reasons. ``CONV_PLAN`` replaces ``auto``.
+    Also returns the better plans that were passed over, with reasons. ``CONV_PLAN`` replaces ``auto``. ``left_out``
+    says of plans that the archive does not hold why.
     Raises InputError for an unknown plan, or when the device can run none.
     """
+    source = ""
     if wanted == "auto" and switches.plan is not None:
-        wanted = switches.plan
+        wanted, source = switches.plan, " (CONV_PLAN)"
     names = preferred(snapshot, plans, wanted)
     if plans and not names:
-        raise InputError(f"There is no plan called '{wanted}'. This archive has: {', '.join(sorted(plans))}.")
+        reason = f" It is left out: {left_out[wanted]}." if wanted in left_out else ""
+        raise InputError(
+            f"There is no plan called '{wanted}'{source}. This archive has: {', '.join(sorted(plans))}.{reason}"
+        )
     rejected: list[Rejected] = []
     for name in names:
         outcome = _attempt(plan_execution, snapshot, plans[name], switches)

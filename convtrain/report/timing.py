@@ -68,6 +68,8 @@ class TimingLog:
     def render(self, seconds: float) -> str:
         """The table as plain text. ``seconds`` is the wall time of all epochs that were added."""
         device, rows = self._execution.snapshot, self.rows()
+        if self._execution.switches.no_timestamps:
+            return "No times by pass: CONV_NO_TIMESTAMPS is set."
         if not device.timestamp_bits:
             return f"No times by pass: {device.title} has no timestamps on its compute queue."
         if not rows:

@@ -84,7 +84,7 @@ class Session:
         plans, failed = dict(self.archive.plans), list[Rejected]()
         while True:
             try:
-                execution, passed_over = choose_plan(snapshot, plans, switches, wanted)
+                execution, passed_over = choose_plan(snapshot, plans, switches, wanted, self.archive.left_out)
             except InputError:
                 if not failed:
                     raise
