@@ -42,7 +42,7 @@ class _Sessions(threading.local):
 
     def get(self) -> ctypes.c_void_p:
         if self.handle is None:
-            self.handle = slang_api.library().spCreateSession(None)
+            self.handle = slang_api.load().spCreateSession(None)
             if not self.handle:
                 raise InputError("The Slang compiler in the slangpy package does not start.")
         return self.handle
@@ -53,7 +53,7 @@ _sessions = _Sessions()
 
 @contextmanager
 def _request(session: ctypes.c_void_p) -> Iterator[ctypes.c_void_p]:
-    library = slang_api.library()
+    library = slang_api.load()
     request = library.spCreateCompileRequest(session)
     try:
         yield request
@@ -73,7 +73,7 @@ def compile_shader(text: str, entry: str = "main", *, name: str, profile: str = 
     values; the driver may contract a multiplication and an addition into one fused operation.
     Raises ShaderError with the compiler's diagnostics.
     """
-    library = slang_api.library()
+    library = slang_api.load()
     session = _sessions.get()
     with _request(session) as request:
         target = library.spAddCodeGenTarget(request, slang_api.TARGET_SPIRV)

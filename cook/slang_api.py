@@ -67,7 +67,7 @@ def library_path() -> Path:
 
 
 @lru_cache(maxsize=1)
-def library() -> ctypes.CDLL:
+def load() -> ctypes.CDLL:
     """The loaded library with typed functions. Its calls release the GIL."""
     loaded = ctypes.CDLL(str(library_path()))
     for name, (result, arguments) in _SIGNATURES.items():
@@ -79,7 +79,7 @@ def library() -> ctypes.CDLL:
 
 def build_tag() -> str:
     """The compiler's version, for example ``2026.12``."""
-    tag: bytes = library().spGetBuildTagString()
+    tag: bytes = load().spGetBuildTagString()
     return tag.decode()
 
 

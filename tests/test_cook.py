@@ -86,7 +86,7 @@ def test_two_folders_get_the_same_bytes(tmp_path: Path, photo: Path) -> None:
 def test_an_unchanged_project_is_not_cooked_again(tmp_path: Path, photo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run(tmp_path / "out", photo)
     before = (tmp_path / "out/train.res").stat()
-    monkeypatch.setattr("cook.slang_api.library", lambda: pytest.fail("the compiler was loaded"))
+    monkeypatch.setattr("cook.slang_api.load", lambda: pytest.fail("the compiler was loaded"))
     started = time.perf_counter()
     result = run(tmp_path / "out", photo)
     assert time.perf_counter() - started < 1

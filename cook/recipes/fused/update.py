@@ -7,6 +7,7 @@ from cook.recipes.fused.base import FusedBase
 from cook.recipes.reference.base import link
 from cook.recipes.reference.loss import LOSS_FIELDS
 from cook.recipes.reference.update import ring_port
+from cook.recipes.schedule import schedule_rules
 
 
 class Update(FusedBase):
@@ -15,14 +16,12 @@ class Update(FusedBase):
     def _adam(self) -> None:
         """The schedule; the step itself follows where the reference has Muon's."""
         model = self.model
-        names = ("warmup", "ema_decay", "improvement", "patience", "plateau_factor", "plateau_floor")
-        rules = {name.upper(): getattr(model, name) for name in names}
         schedule = self._add(
             "schedule",
             Kernel(
                 "fused/schedule.slang",
                 {
-                    "cfg": {**rules, "LEARNING_RATE": model.lr, "WINDOW": model.average_window, **self.loss_weights},
+                    "cfg": {**schedule_rules(model), **self.loss_weights},
                     "dims": {"TERM_GROUPS": self.loss_tiles, "SSIM_GROUPS": self.loss_tiles, "REPORTS": self.reports},
                 },
                 groups=(1, 1, 1),

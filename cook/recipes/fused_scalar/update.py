@@ -6,6 +6,7 @@ from convtrain.graph.builder import READ, READ_WRITE, WRITE, Kernel, PassSpec, P
 from cook.recipes.fused_scalar.base import STATE_WORDS, ScalarBase
 from cook.recipes.reference.base import Scratch, ceil_div, link
 from cook.recipes.reference.update import NEWTON_SCHULZ_STEPS, ring_port
+from cook.recipes.schedule import schedule_rules
 
 BLOCK = 4  # rows and columns of a matrix that an invocation of the Muon products makes
 SIDE = (8, 4)  # invocations of their workgroups
@@ -16,13 +17,11 @@ class Update(ScalarBase):
 
     def _adam(self) -> None:
         model = self.model
-        names = ("warmup", "ema_decay", "improvement", "patience", "plateau_factor", "plateau_floor")
-        rules = {name.upper(): getattr(model, name) for name in names}
         schedule = self._add(
             "schedule",
             Kernel(
                 "fused/scalar/schedule.slang",
-                {"cfg": {**rules, "LEARNING_RATE": model.lr, "WINDOW": model.average_window}},
+                {"cfg": schedule_rules(model)},
                 groups=(1, 1, 1),
             ),
             "update",
