@@ -104,6 +104,8 @@ def test_cook_refuses(arguments: list[str], says: str, workspace: Workspace) -> 
         (["1", "--plan", "magic"], "magic"),
         (["1", "--dump", "Nothing=x.npy"], "Nothing"),
         (["1", "--dump", "GW"], "GW"),
+        (["1", "--dump", "GW=res_train/.lock"], ".lock"),
+        (["1", "--dump", "GW=res_train/checkpoint.res"], "checkpoint.res"),
         (["1", "--checkpoint-every", "-2"], "-2"),
         (["1", "--out", "/proc/convtrain"], "/proc/convtrain"),
         (["1", "--res", "elsewhere"], "elsewhere"),

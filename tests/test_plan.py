@@ -377,8 +377,15 @@ def test_the_environment_says_what_auto_means() -> None:
     both = plans("reference", "fused")
     assert choose_plan(H200, both, Switches(plan="reference"))[0].plan.name == "reference"
     assert choose_plan(H200, both, Switches(plan="reference"), "fused")[0].plan.name == "fused"
-    with pytest.raises(InputError, match="no plan called 'nope'"):
+    with pytest.raises(InputError, match=r"no plan called 'nope' \(CONV_PLAN\)"):
         choose_plan(H200, both, Switches(plan="nope"))
+
+
+def test_a_plan_that_was_left_out_says_why() -> None:
+    with pytest.raises(InputError, match="left out: its kernels are made for nf=128"):
+        choose_plan(
+            H200, plans("reference"), wanted="fused-f16", left_out={"fused-f16": "its kernels are made for nf=128"}
+        )
 
 
 def test_no_runnable_plan_is_an_error() -> None:

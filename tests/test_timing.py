@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from convtrain.gpu.plan import plan_execution
+from convtrain.gpu.switches import Switches
 from convtrain.gpu.timings import PassTiming, interval
 from convtrain.graph.types import Plan
 from convtrain.report.timing import TimingLog
@@ -74,6 +75,12 @@ def test_a_pass_that_took_no_measurable_time_has_no_rate() -> None:
     log.add([PassTiming(1, 0)])
     assert log.rows()[0].gigaflops == 0.0
     assert "all passes 0.000 ms" in log.render(0.0)
+
+
+def test_timestamps_that_were_switched_off_are_not_the_devices_fault() -> None:
+    log = TimingLog(plan_execution(H200, plan(), Switches(no_timestamps=True)))
+    log.add([])
+    assert log.render(1.0) == "No times by pass: CONV_NO_TIMESTAMPS is set."
 
 
 def test_a_device_without_timestamps_says_so() -> None:

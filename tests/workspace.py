@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -139,3 +140,18 @@ def relative_error(found: Array, expected: Array) -> float:
     norm = float(np.linalg.norm(expected))
     distance = float(np.linalg.norm(np.asarray(found, np.float64) - expected))
     return distance / norm if norm > 0 else distance and float("inf")
+
+
+def errors_against_scalar(place: Workspace) -> dict[str, float]:
+    """Relative errors of one more epoch against scalar fp32 from the same state: ``Out``, and GW by weight slot."""
+    twin = Workspace(place.folder.parent / "twin", env={"CONV_NO_COOPMAT": "1"}, plan="reference")
+    shutil.copytree(place.folder, twin.folder)
+    mine, theirs = (
+        {name: values.astype(np.float64).ravel() for name, values in run.dump(1, "GW", "Out").items()}
+        for run in (place, twin)
+    )
+    errors = {"Out": relative_error(mine["Out"], theirs["Out"])}
+    for slot in place.info(place.archive)["weights"]["slots"]:
+        part = slice(slot["offset"], slot["offset"] + int(np.prod(slot["shape"])))
+        errors[slot["name"]] = relative_error(mine["GW"][part], theirs["GW"][part])
+    return errors
