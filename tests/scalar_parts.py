@@ -98,16 +98,16 @@ class ScalarParts:
         self.write(name, port, pack_map(bits, self.regions))
 
     def map_shape(self) -> tuple[int, int, int]:
-        return self.model.nf, 8 * self.regions.blocks, 8 * self.regions.strips
+        return self.model.nf, 4 * self.regions.bands, 16 * self.regions.pairs
 
 
 def unpack_map(stored: NDArray[np.generic], regions: Regions, features: int) -> NDArray[np.uint16]:
     """A stored map as (feature, row, column)."""
-    blocks = stored.view(np.uint16).reshape(regions.strips, regions.blocks, features, 8, 8)
-    pixels: NDArray[np.uint16] = blocks.transpose(2, 1, 3, 0, 4)
-    return pixels.reshape(features, 8 * regions.blocks, 8 * regions.strips)
+    blocks = stored.view(np.uint16).reshape(regions.pairs, regions.bands, features, 2, 4, 8)
+    pixels: NDArray[np.uint16] = blocks.transpose(2, 1, 4, 0, 3, 5)
+    return pixels.reshape(features, 4 * regions.bands, 16 * regions.pairs)
 
 
 def pack_map(bits: NDArray[np.uint16], regions: Regions) -> NDArray[np.uint16]:
     """The inverse of :func:`unpack_map`."""
-    return bits.reshape(len(bits), regions.blocks, 8, regions.strips, 8).transpose(3, 1, 0, 2, 4)
+    return bits.reshape(len(bits), regions.bands, 4, regions.pairs, 2, 8).transpose(3, 1, 0, 4, 2, 5)

@@ -20,7 +20,7 @@ from cook.pack import Packed, pack
 from cook.recipes.convsiren import build
 from cook.recipes.fused import Fused, unfit
 from cook.recipes.fused.base import STATE_WORDS
-from cook.recipes.fused.regions import TILE_ROWS, Regions
+from cook.recipes.fused.regions import Regions
 from cook.recipes.reference import Reference
 from cook.sources import slang_root
 from device_zoo import H200, LAVAPIPE
@@ -89,21 +89,20 @@ def test_training_state_is_that_of_the_reference() -> None:
 
 
 @pytest.mark.parametrize("number", range(12))
-def test_tiles_and_their_neighbourhood_lie_in_the_map(number: int) -> None:
+def test_blocks_of_a_region_and_the_strip_before_it_lie_in_the_map(number: int) -> None:
     rng = np.random.default_rng(number)
-    radius, layers, span = int(rng.integers(1, 5)), int(rng.integers(2, 6)), int(rng.integers(2, 7))
+    radius, layers = int(rng.integers(1, 5)), int(rng.integers(2, 6))
     height, width = rng.integers(1, 90, 2)
     model = ModelConfig(height=int(height), width=int(width), ks=2 * radius + 1, layers=layers, halo=radius * layers)
-    regions = Regions(model, span)
+    regions = Regions(model)
     for layer in range(1, layers + 1):
         region = regions.features(layer)
         reach = radius * (layers - layer)
         assert (region.x0, region.y0) == (regions.origin_x - reach, regions.origin_y - reach)
-        across, down = -(-region.strips // span), -(-region.rows // TILE_ROWS)
         assert region.strip0 >= 1
-        assert region.strip0 + across * span + 1 <= regions.strips
+        assert region.x1 <= 16 * regions.pairs
         assert region.y0 - radius >= 0
-        assert region.y0 + down * TILE_ROWS + radius <= 8 * regions.blocks
+        assert region.y1 <= 4 * regions.bands
 
 
 def test_matrix_units_get_the_plan_and_others_a_reason(fused: Packed, tmp_path: Path) -> None:

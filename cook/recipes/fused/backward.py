@@ -41,9 +41,8 @@ class Backward(Muon):
 
     def _head_back(self) -> PortRef:
         model, region = self.model, self.regions.features(self.model.layers)
-        tiles = region.strips * region.blocks
-        self.shares["HEAD"] = slices = share_out(tiles, HEAD_SLICES)
-        values = {"STRIP0": region.strip0, "STRIPS": region.strips, "TILES": tiles, "SLICES": slices}
+        self.shares["HEAD"] = slices = share_out(region.tiles, HEAD_SLICES)
+        values = {"PAIR0": region.pair0, "BANDS": region.bands, "TILES": region.tiles, "SLICES": slices}
         head = self._add_reader(
             "head_back",
             self._on_halves(
@@ -68,20 +67,19 @@ class Backward(Muon):
 
     def _mix_back(self, layer: int) -> PassSpec:
         model, region, widest = self.model, self.regions.features(layer + 1), self.regions.widest
-        gather = self._cut(region, GATHER["ROWS"])
-        spread = self._cut(region, SPREAD["ROWS"])
-        most = self._cut(widest, GATHER["ROWS"])["TILES"]
-        self.shares["MIX"] = slices = share_out(most, GATHER_SLICES)
-        spreads = share_out(spread["TILES"], SPREAD_SLICES)
+        halves = 8 // GATHER["OCTETS"]  # tiles of a block
+        self.shares["MIX"] = slices = share_out(widest.tiles * halves, GATHER_SLICES)
+        spreads = share_out(region.tiles, SPREAD_SLICES)
+        place = {"PAIR0": region.pair0, "BAND0": region.band0, "BANDS": region.bands}
         return self._add(
             "mix_back",
             self._on_matrices(
                 "mix_back",
                 (2 * slices + spreads, 1, 1),
                 geometry=self.regions.geometry,
-                region={"STRIP0": region.strip0, "BLOCKS": region.blocks, **region.box, "LAYER": layer},
-                gather={**GATHER, "Y0": gather["Y0"], "TILES": gather["TILES"], "SLICES": slices},
-                spread={**SPREAD, "Y0": spread["Y0"], "TILES": spread["TILES"], "SLICES": spreads},
+                region={**place, **region.box, "LAYER": layer},
+                gather={**GATHER, "TILES": region.tiles * halves, "SLICES": slices},
+                spread={**SPREAD, "TILES": region.tiles, "SLICES": spreads},
                 shape={"WARPS": MIX_BACK_WARPS},
             ),
             "backward",
@@ -136,8 +134,7 @@ class Backward(Muon):
 
     def _stem_back(self, mix: PassSpec) -> PortRef:
         model, region = self.model, self.regions.widest
-        tiles = region.strips * region.blocks
-        self.shares["STEM"] = slices = share_out(tiles, STEM_SLICES)
+        self.shares["STEM"] = slices = share_out(region.tiles, STEM_SLICES)
         values = {**self._blocks(region, slices), **region.box}
         stem = self._add_reader(
             "stem_back",

@@ -11,17 +11,16 @@ from cook.recipes.cost import Work
 from cook.recipes.fused.regions import Region, Regions, Values
 from cook.recipes.reference.base import Base, ceil_div
 
-SPAN = 4  # strips by which maps are wider than the widest region, at most
 COLUMN = 14  # strips of a column of the depthwise kernels: 16 with its neighbours
 REMAINDER = 0.25  # of a map, what is kept of its remainders: 4 bits for 16
 STATE_WORDS = 12  # slang/fused/state.slang; as many as the state block of the reference
 GATHERED = 256  # numbers of a layer's gradient that a workgroup of gather_mix adds up
-MIX_SHAPE = {"WARPS": 16, "DOWN": 8, "ROWS": 8, "TOGETHER": 1}  # see slang/fused/mix_matrix.slang
+MIX_SHAPE = {"WARPS": 16, "DOWN": 8, "TOGETHER": 1}  # see slang/fused/mix_matrix.slang
 FINE_MIX_SHAPE = {**MIX_SHAPE, "TOGETHER": 2}  # of layer 0
 MIX_SLICES = 132  # workgroups that share the products of a layer
 MIX_BACK_WARPS = 4
-GATHER, GATHER_SLICES = {"ROWS": 4, "ACROSS": 2}, 66  # see slang/fused/mix_back_matrix.slang
-SPREAD, SPREAD_SLICES = {"ROWS": 8, "DOWN": 4, "TOGETHER": 1}, 132
+GATHER, GATHER_SLICES = {"OCTETS": 4, "ACROSS": 2}, 66  # see slang/fused/mix_back_matrix.slang
+SPREAD, SPREAD_SLICES = {"OCTETS": 8, "DOWN": 4, "TOGETHER": 1}, 132
 
 Groups = tuple[int, int, int]
 Constants = Mapping[str, int | float]
@@ -66,7 +65,7 @@ class FusedBase(Base):
     direction: PortRef
 
     def prepare(self) -> None:
-        self.regions = Regions(self.model, SPAN)
+        self.regions = Regions(self.model)
         self.features: list[PortRef] = []
         self.convolved: list[PortRef] = []
         self.remainders = {}
@@ -94,22 +93,14 @@ class FusedBase(Base):
         return size(number, name, WRITE, self.regions.elements // 8, dtype="u32")
 
     def _columns(self, region: Region, segments: int, depth: int) -> Values:
-        """A region as the depthwise kernels take it: columns of strips, each in ``segments`` of bands of 4 rows."""
-        first, last = region.y0 // 4, ceil_div(region.y1, 4)
-        place = {"STRIP0": region.strip0, "STRIPS": region.strips, "BAND0": first, "BANDS": last - first}
-        return {**place, "SEGMENT": ceil_div(ceil_div(last - first, segments), depth) * depth}
+        """A region as the depthwise kernels take it: columns of strips, each in ``segments`` of bands."""
+        place = {"STRIP0": region.strip0, "STRIPS": region.strips, "BAND0": region.band0, "BANDS": region.bands}
+        return {**place, "SEGMENT": ceil_div(ceil_div(region.bands, segments), depth) * depth}
 
     def _blocks(self, region: Region, slices: int) -> Values:
-        """A region in the blocks of 8 x 8 pixels that the mixing products take."""
-        tiles = region.strips * region.blocks
-        place = {"STRIP0": region.strip0, "STRIPS": region.strips, "BLOCK0": region.block0}
-        return {**place, "TILES": tiles, "SLICES": slices}
-
-    def _cut(self, region: Region, rows: int) -> Values:
-        """A region in the tiles of 8 columns by ``rows`` rows, a part of a block, that the mixing products take."""
-        first = region.block0 * 8
-        tiles = region.strips * region.blocks * (8 // rows)
-        return {"STRIP0": region.strip0, "BLOCKS": region.blocks, "Y0": first, "TILES": tiles}
+        """A region's blocks, dealt to ``slices``."""
+        place = {"PAIR0": region.pair0, "BAND0": region.band0, "BANDS": region.bands}
+        return {**place, "TILES": region.tiles, "SLICES": slices}
 
     def _work(self, maps: float, flops: int) -> Work:
         """Declared cost of a pass that moves this many maps, with ``flops`` operations an element."""

@@ -17,7 +17,7 @@ from cook.recipes.fused.base import (
 from cook.recipes.reference.base import ceil_div, link
 
 OPERANDS = 512  # workgroup size of operands
-STEM_WALK = 8  # strips that a workgroup of the stem walks along, at most
+STEM_WALK = 4  # blocks that a workgroup of the stem walks along, at most
 WAVE_NUMBERS = 16  # slang/fused/wave.slang
 CONV_SEGMENTS = 4  # of a column of strips, each a workgroup's
 CONV_SHAPE = {"COLUMN": COLUMN, "WARPS": 4, "DEPTH": 2, "BANDS": 1}  # features, bands in flight, bands as windows
@@ -64,13 +64,13 @@ class Forward(FusedBase):
 
     def _plane_waves(self) -> PassSpec:
         region, fine = self.regions.widest, bool(self.model.fine)
-        walk = ceil_div(region.strips, ceil_div(region.strips, STEM_WALK))
-        values = {"STRIP0": region.strip0, "STRIPS": region.strips, "BLOCK0": region.block0, "WALK": walk}
+        walk = ceil_div(region.pairs, ceil_div(region.pairs, STEM_WALK))
+        values = {"PAIR0": region.pair0, "PAIRS": region.pairs, "BAND0": region.band0, "WALK": walk}
         return self._add_reader(
             "stem",
             self._on_halves(
                 "stem",
-                (region.blocks, ceil_div(region.strips, walk), self.model.nf // 32),
+                (region.bands, ceil_div(region.pairs, walk), self.model.nf // 32),
                 fine=fine,
                 geometry=self.regions.geometry,
                 region={**values, **self.regions.origin},
@@ -121,8 +121,7 @@ class Forward(FusedBase):
         """Layer 0's takes the remainders of h too in a fine model, and gives those of the next h."""
         region, fine = self.regions.features(layer + 1), layer == 0 and bool(self.model.fine)
         shape = FINE_MIX_SHAPE if fine else MIX_SHAPE
-        tiles = self._cut(region, shape["ROWS"])
-        slices = share_out(tiles["TILES"], MIX_SLICES)
+        slices = share_out(region.tiles, MIX_SLICES)
         mix = self._add(
             "mix",
             self._on_matrices(
@@ -130,7 +129,7 @@ class Forward(FusedBase):
                 (slices, 1, 1),
                 fine=fine,
                 geometry=self.regions.geometry,
-                region={**tiles, "SLICES": slices, "LAYER": layer},
+                region={**self._blocks(region, slices), "LAYER": layer},
                 shape=shape,
             ),
             "forward",
@@ -156,9 +155,9 @@ class Forward(FusedBase):
             "head",
             self._on_halves(
                 "head",
-                (region.blocks, region.strips, 1),
+                (region.bands, region.pairs, 1),
                 geometry=self.regions.geometry,
-                region={"STRIP0": region.strip0, **self.regions.origin},
+                region={"PAIR0": region.pair0, **self.regions.origin},
             ),
             "forward",
             [

@@ -1,7 +1,7 @@
 """Where the fused plan computes: the pixels that the loss can see, and how they are stored and cut into tiles.
 
 The value of a feature map matters only as far from the image as the layers above it reach, at most HALO. Maps are
-stored in 8 x 8 blocks (see ``slang/fused/map.slang``), with a margin wide enough for any tile and its neighbourhood.
+stored in blocks of 16 x 4 pixels (see ``slang/fused/map.slang``), each a pair of strips wide and a band high.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from functools import cached_property
 from cook.model import ModelConfig
 from cook.recipes.reference.base import ceil_div
 
-BLOCK = 8  # columns of a strip, rows of a block
-TILE_ROWS = 32  # rows of a tile of the depthwise kernels
+STRIP, PAIR = 8, 16  # columns of a strip, and of a pair of strips
+BAND = 4  # rows of a band
 Values = dict[str, int]
 
 
@@ -28,19 +28,32 @@ class Region:
 
     @property
     def strip0(self) -> int:
-        return self.x0 // BLOCK
+        return self.x0 // STRIP
 
     @property
     def strips(self) -> int:
-        return ceil_div(self.x1, BLOCK) - self.strip0
+        return ceil_div(self.x1, STRIP) - self.strip0
 
     @property
-    def block0(self) -> int:
-        return self.y0 // BLOCK
+    def pair0(self) -> int:
+        return self.x0 // PAIR
 
     @property
-    def blocks(self) -> int:
-        return ceil_div(self.y1, BLOCK) - self.block0
+    def pairs(self) -> int:
+        return ceil_div(self.x1, PAIR) - self.pair0
+
+    @property
+    def band0(self) -> int:
+        return self.y0 // BAND
+
+    @property
+    def bands(self) -> int:
+        return ceil_div(self.y1, BAND) - self.band0
+
+    @property
+    def tiles(self) -> int:
+        """Blocks that the region touches."""
+        return self.pairs * self.bands
 
     @property
     def rows(self) -> int:
@@ -54,12 +67,12 @@ class Region:
 class Regions:
     """The regions of one model, and the size of its maps."""
 
-    def __init__(self, model: ModelConfig, span: int) -> None:
+    def __init__(self, model: ModelConfig) -> None:
         self._model = model
-        self._span = span
         self._reach = min(model.halo, model.radius * (model.layers - 1))
-        self.origin_x = BLOCK * (ceil_div(self._reach, BLOCK) + 1)
-        self.origin_y = BLOCK * ceil_div(self._reach + model.radius, BLOCK)
+        # The depthwise kernels read the strip left of a region, and want the image to begin with a block.
+        self.origin_x = PAIR * ceil_div(self._reach + STRIP, PAIR)
+        self.origin_y = BAND * ceil_div(self._reach + model.radius, BAND)
 
     def _around(self, reach: int) -> Region:
         model = self._model
@@ -85,24 +98,23 @@ class Regions:
         return self.features(1)
 
     @cached_property
-    def strips(self) -> int:
-        """As many as the last tile of any layer reaches, and one more."""
-        return max(item.strip0 + ceil_div(item.strips, self._span) * self._span for item in self._all) + 1
+    def pairs(self) -> int:
+        """As many as the last block of any layer reaches."""
+        return max(item.pair0 + item.pairs for item in self._all)
 
     @cached_property
-    def blocks(self) -> int:
-        """As many as the last tile of any layer reaches with its neighbourhood."""
-        last = max(item.y0 + ceil_div(item.rows, TILE_ROWS) * TILE_ROWS for item in self._all)
-        return ceil_div(last + self._model.radius, BLOCK)
+    def bands(self) -> int:
+        """As many as the last block of any layer reaches."""
+        return max(item.band0 + item.bands for item in self._all)
 
     @property
     def elements(self) -> int:
         """Numbers in one feature map."""
-        return self.strips * self.blocks * BLOCK * BLOCK * self._model.nf
+        return self.pairs * self.bands * PAIR * BAND * self._model.nf
 
     @property
     def geometry(self) -> Values:
-        return {"STRIPS": self.strips, "BLOCKS": self.blocks, "FEATURES": self._model.nf}
+        return {"PAIRS": self.pairs, "BANDS": self.bands, "FEATURES": self._model.nf}
 
     @property
     def origin(self) -> Values:
