@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from bench.contest import Contest, preset_of
 from bench.machine import look
-from bench.options import parse
-from bench.report.files import write
+from bench.options import Options, parse
+from bench.report.files import RESULTS_NAME, write
+from bench.results import load, save
 
 
 def say(text: str) -> None:
@@ -17,23 +20,49 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def main() -> int:
+def draw_again(options: Options, file: Path) -> int:
+    """Tables and plots from an earlier run. 2 where the file is none of ours."""
+    try:
+        results = load(file)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        say(f"{file} does not hold results of this benchmark ({type(error).__name__}: {error})")
+        return 2
+    print(write(results, options.output))
+    return 0
+
+
+def measure(options: Options, work: Path) -> int:
     """Measure, print the tables, write the results. 1 where not one measurement succeeded."""
-    options = parse()
     say("looking at this machine and measuring its ceilings")
     machine = look(options)
     for note in machine.notes:
         say(f"  {note}")
-    with tempfile.TemporaryDirectory(prefix="convtrain-bench-") as folder:
-        contest = Contest(machine, options, preset_of(machine, options), Path(folder), say)
-        try:
-            contest.compare()
-            if options.sweep:
-                contest.grow()
-        except KeyboardInterrupt:
-            say("stopped: what was measured so far follows")
-        print(write(contest, options.output))
-    return 0 if any(row.error is None for row in contest.rows) else 1
+    contest = Contest(machine, options, preset_of(machine, options), work, say)
+    try:
+        contest.prepare()
+        if options.prepare:
+            return 0
+        # Results are kept as they come: whatever ends this process costs one measurement.
+        contest.keep = lambda results: save(results, options.output / RESULTS_NAME)
+        contest.compare()
+        if options.sweep:
+            contest.grow()
+    except KeyboardInterrupt:
+        say("stopped: what was measured so far follows")
+    print(write(contest.results, options.output))
+    return 0 if any(row.error is None for row in contest.results.rows) else 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """With the command line's arguments, or these; gives the exit code."""
+    options = parse(arguments)
+    if options.plot:
+        return draw_again(options, options.plot)
+    if options.work is None:
+        with tempfile.TemporaryDirectory(prefix="convtrain-bench-") as folder:
+            return measure(options, Path(folder))
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(options.work / "inductor")
+    return measure(options, options.work)
 
 
 if __name__ == "__main__":

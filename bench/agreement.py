@@ -17,10 +17,11 @@ import argparse
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,7 @@ from bench.report.tables import markdown
 from bench.vulkan.trainer import SCALAR, switches_for
 
 Array = NDArray[np.float64]
+T, R = TypeVar("T"), TypeVar("R")
 
 ORACLE = "reference, scalar"
 OUTPUT_LIMIT, GRADIENT_LIMIT = 5e-3, 2e-2  # ‖Δ‖/‖oracle‖, the latter by weight slot
@@ -64,19 +66,19 @@ def convtrain(candidate: Candidate | None, folder: Path, *arguments: str | int |
     return outcome.data
 
 
-def candidates(archive: Path) -> list[Candidate]:
-    """The oracle, then the plans of the archive as this device runs them."""
+def candidates(archive: Path, wanted: Collection[str] = ()) -> list[Candidate]:
+    """The oracle, then the plans of the archive (those ``wanted``, or all) as this device runs them."""
     plans = convtrain(None, archive.parent.parent, "info", archive, "--json", parse=True)["plans"]
     return [
         Candidate(ORACLE, "reference", SCALAR),
-        *(Candidate(name, name, switches_for(name, plans)) for name in plans),
+        *(Candidate(name, name, switches_for(name, plans)) for name in plans if not wanted or name in wanted),
     ]
 
 
 def fresh(source: Path, target: Path) -> Path:
     """A copy of a folder with its ``res_train``, for one run to change."""
     shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(source, target)
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns("spirv"))
     return target
 
 
@@ -100,72 +102,101 @@ def gradient_errors(found: Array, expected: Array, slots: Iterable[dict[str, Any
 
 
 class Examination:
-    """Asks the questions and keeps what was answered: rows of the table, and whether all is well."""
+    """Asks the questions and keeps what was answered: rows of the table, and whether all is well.
 
-    def __init__(self, source: Path, work: Path, epochs: int) -> None:
-        self.source, self.work, self.epochs = source, work, epochs
-        archive = source / "res_train" / "train.res"
-        self.candidates = candidates(archive)
-        self.slots = convtrain(None, source, "info", archive, "--json", parse=True)["weights"]["slots"]
+    ``jobs`` commands run at a time.
+    """
+
+    def __init__(self, source: Path, work: Path, epochs: int, *, plans: Collection[str] = (), jobs: int = 1) -> None:
+        self.work, self.epochs, self.jobs = work, epochs, jobs
+        self.source = fresh(source, work / "source")
+        archive = self.source / "res_train" / "train.res"
+        self.oracle, *self.others = candidates(archive, plans)
+        self.slots = convtrain(None, self.source, "info", archive, "--json", parse=True)["weights"]["slots"]
         self.rows: list[list[str]] = []
         self.well = True
+
+    def warm_up(self) -> None:
+        """Let the driver compile, once for all the runs to come: their folders are copies. Leaves first weights."""
+        for candidate in (self.oracle, *self.others):
+            convtrain(candidate, self.source, "run", 1, "--fresh", "--quiet")
+        (self.source / "res_train" / "checkpoint.res").unlink()
 
     def answer(self, question: str, candidate: str, text: str, well: bool) -> None:
         self.rows.append([question, candidate, text, "yes" if well else "NO"])
         self.well &= well
         print(f"{question}: {candidate}: {text}", file=sys.stderr, flush=True)
 
-    def gradients(self, before: int) -> None:
-        """Output and gradient of one epoch, after this many epochs of the oracle."""
-        base = fresh(self.source, self.work / "base")
-        if before:
-            convtrain(self.candidates[0], base, "run", before, "--quiet")
-        question = f"one epoch after {before}"
-        oracle, *others = self.candidates
-        expected = one_epoch(oracle, fresh(base, self.work / "twin"))
-        for candidate in others:
-            found = one_epoch(candidate, fresh(base, self.work / "twin"))
+    def _each(self, ask: Callable[[T], R], of: Sequence[T]) -> list[R]:
+        with ThreadPoolExecutor(self.jobs) as pool:
+            return list(pool.map(ask, of))
+
+    def _copy(self, source: Path, purpose: str, candidate: Candidate) -> Path:
+        return fresh(source, self.work / f"{purpose}-{candidate.name}")
+
+    def gradients(self, before: int, base: Path) -> None:
+        """Output and gradient of one epoch, from ``base``, where the oracle has trained this many epochs."""
+
+        def ask(candidate: Candidate) -> dict[str, Array]:
+            return one_epoch(candidate, self._copy(base, f"after-{before}", candidate))
+
+        expected, *answers = self._each(ask, (self.oracle, *self.others))
+        for candidate, found in zip(self.others, answers, strict=True):
             slots = gradient_errors(found["GW"], expected["GW"], self.slots)
             worst, output = max(slots, key=lambda name: slots[name]), error(found["Out"], expected["Out"])
             text = f"Out {output:.1e}, GW at worst {slots[worst]:.1e} ({worst})"
-            self.answer(question, candidate.name, text, output <= OUTPUT_LIMIT and slots[worst] <= GRADIENT_LIMIT)
+            well = output <= OUTPUT_LIMIT and slots[worst] <= GRADIENT_LIMIT
+            self.answer(f"one epoch after {before}", candidate.name, text, well)
 
-    def curves(self) -> None:
-        """PSNR of the averaged weights on the way, against the oracle's."""
+    def curves(self, keep: int) -> Path:
+        """PSNR of the averaged weights on the way, against the oracle's. Gives the oracle's folder after ``keep``."""
         stops = sorted({max(1, self.epochs * part // 6) for part in range(1, 7)})
-        known: list[float] = []
-        for candidate in self.candidates:
-            folder = fresh(self.source, self.work / "curve")
-            reached = [self._psnr(candidate, folder, "--until", stop) for stop in stops]
-            known = known or reached
-            apart = max(abs(mine - theirs) for mine, theirs in zip(reached, known, strict=True))
+        kept = self.work / "kept"
+
+        def ask(candidate: Candidate) -> list[float]:
+            folder, reached = self._copy(self.source, "curve", candidate), []
+            for stop in sorted({*stops, keep} if candidate == self.oracle else stops):
+                found = convtrain(candidate, folder, "run", "--until", stop, "--json", "--quiet", parse=True)
+                reached += [float(found["metrics"]["psnr"])] if stop in stops else []
+                if candidate == self.oracle and stop == keep:
+                    fresh(folder, kept)
+            return reached
+
+        answers = self._each(ask, (self.oracle, *self.others))
+        for candidate, reached in zip((self.oracle, *self.others), answers, strict=True):
+            apart = max(abs(mine - theirs) for mine, theirs in zip(reached, answers[0], strict=True))
             text = " ".join(f"{value:.2f}" for value in reached) + f" dB, at most {apart:.2f} apart"
             self.answer(f"PSNR every {stops[0]} epochs", candidate.name, text, apart <= CURVE_LIMIT)
-
-    def _psnr(self, candidate: Candidate, folder: Path, *epochs: str | int) -> float:
-        """PSNR of the averaged weights in dB, after training on."""
-        found = convtrain(candidate, folder, "run", *epochs, "--json", "--quiet", parse=True)
-        return float(found["metrics"]["psnr"])
+        return kept
 
     def repeats(self, epochs: int) -> None:
         """The checkpoint's bytes after a second run, and after one in two parts."""
-        for candidate in self.candidates[1:]:
+
+        def ask(candidate: Candidate) -> bool:
             bytes_of = []
             for parts in ((epochs,), (epochs,), (epochs - epochs // 3, epochs // 3)):
-                folder = fresh(self.source, self.work / "repeat")
+                folder = self._copy(self.source, "repeat", candidate)
                 for part in parts:
                     convtrain(candidate, folder, "run", part, "--quiet")
                 bytes_of.append((folder / "res_train" / "checkpoint.res").read_bytes())
-            same = bytes_of[0] == bytes_of[1] == bytes_of[2]
+            return bytes_of[0] == bytes_of[1] == bytes_of[2]
+
+        for candidate, same in zip(self.others, self._each(ask, self.others), strict=True):
             text = "run again and interrupted: same bytes" if same else "the bytes differ"
             self.answer(f"{epochs} epochs twice", candidate.name, text, same)
 
-    def quality(self, name: str, folder: Path, limit: float) -> None:
+    def quality(self, sources: Sequence[tuple[str, Path]], limit: float) -> None:
         """8-bit PSNR in dB at the end of a training with the plan that the device prefers."""
-        found = convtrain(None, fresh(folder, self.work / "seed"), "run", self.epochs, "--json", "--quiet", parse=True)
-        value = float(found["metrics"]["psnr_u8"])
+
+        def ask(source: tuple[str, Path]) -> dict[str, Any]:
+            folder = fresh(source[1], self.work / f"quality-{source[0]}")
+            found: dict[str, Any] = convtrain(None, folder, "run", self.epochs, "--json", "--quiet", parse=True)
+            return found
+
         wanted = f", at least {limit:.1f} wanted" if limit else ""
-        self.answer(f"{name}, {self.epochs} epochs", found["plan"], f"{value:.2f} dB{wanted}", value >= limit)
+        for (name, _), found in zip(sources, self._each(ask, sources), strict=True):
+            value = float(found["metrics"]["psnr_u8"])
+            self.answer(f"{name}, {self.epochs} epochs", found["plan"], f"{value:.2f} dB{wanted}", value >= limit)
 
 
 def cooked(seeds: Iterable[str], folder: Path) -> Iterator[tuple[str, Path]]:
@@ -188,6 +219,8 @@ def main() -> int:
         help="cooked folders (each with res_train) to examine instead",
     )
     add("--epochs", type=int, default=600, metavar="N", help="epochs of a training (600)")
+    add("--plans", default="", metavar="A,B", help="plans of the archive; all unless given")
+    add("--jobs", type=int, default=1, metavar="N", help="commands at a time; the device's memory must suffice (1)")
     add("--trained", type=int, default=300, metavar="N", help="epochs before the second comparison of gradients (300)")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="convtrain-agreement-") as temporary:
@@ -200,14 +233,14 @@ def main() -> int:
                         raise Failed(f"{folder} has no res_train/train.res: cook there first")
             else:
                 sources = list(cooked(given.seeds.split(","), work))
-            exam = Examination(sources[0][1], work, given.epochs)
-            for before in (0, given.trained):
-                exam.gradients(before)
+            plans = tuple(filter(None, given.plans.split(",")))
+            exam = Examination(sources[0][1], work, given.epochs, plans=plans, jobs=given.jobs)
+            exam.warm_up()
+            exam.gradients(0, exam.source)
+            exam.gradients(given.trained, exam.curves(given.trained))
             exam.repeats(max(3, given.epochs // 6))
-            exam.curves()
             judged = not given.folders and given.epochs >= QUALITY_EPOCHS
-            for name, folder in sources:
-                exam.quality(name, folder, QUALITY_LIMIT if judged else 0.0)
+            exam.quality(sources, QUALITY_LIMIT if judged else 0.0)
         except Failed as failure:
             print(failure, file=sys.stderr)
             return 2

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from bench import work
 from bench.machine import Machine
@@ -16,7 +16,8 @@ from bench.modes import CPU_MODES, GPU_MODES, Mode
 from bench.options import SIDES, WIDTHS, Options
 from bench.problem import Problem, photograph, save_problem
 from bench.pytorch import runner as pytorch
-from bench.rows import CONVTRAIN, PYTORCH, Row, fastest
+from bench.results import Results
+from bench.rows import CONVTRAIN, PYTORCH, Row, affordable_epochs, fastest
 from bench.vulkan import trainer as convtrain
 
 
@@ -37,6 +38,7 @@ GPU = Preset(Problem(), 600, GPU_MODES, SIDES, WIDTHS, 50, 2)
 CPU = Preset(Problem(height=128, width=128, nf=32), 200, CPU_MODES, (64, 128, 256), (16, 32, 64), 5, 4)
 CORES_TO_COMPILE = 3  # that PyTorch's compiler keeps busy for one mode
 QUICK_MODES = {"gpu": ("graph-bf16", "graph-fp16-toeplitz"), "cpu": ("eager-fp32",)}
+FIRST_EPOCHS = 5  # of the run that builds pipelines
 
 
 def preset_of(machine: Machine, options: Options) -> Preset:
@@ -57,87 +59,143 @@ def preset_of(machine: Machine, options: Options) -> Preset:
 
 @dataclass
 class Contest:
-    """Runs the measurements and gathers ``rows`` (the main comparison) and ``sweep``."""
+    """Runs the measurements and gathers ``results``; ``keep`` is called whenever there are more of them."""
 
     machine: Machine
     options: Options
     preset: Preset
     folder: Path
     say: Callable[[str], None]
-    rows: list[Row] = field(default_factory=list)
-    sweep: list[Row] = field(default_factory=list)
+    keep: Callable[[Results], object] = lambda results: None
+    _cooked: dict[Problem, convtrain.Cooked | str] = field(default_factory=dict)
+    _first: dict[tuple[Problem, str], Row] = field(default_factory=dict)
 
-    @property
-    def torch(self) -> bool:
-        return self.options.torch and self.machine.torch is not None
+    def __post_init__(self) -> None:
+        preset = self.preset
+        self.results = Results(self.machine, preset.problem, preset.epochs, preset.element)
+        self.torch = self.options.torch and self.machine.torch is not None
+
+    def prepare(self) -> None:
+        """What is for processors to do, several at a time, before anything is measured: cook, compile, build pipelines.
+
+        Whatever fails here is tried again, alone, when its turn comes.
+        """
+        points = [self.preset.problem, *(self._points() if self.options.sweep else ())]
+        jobs: list[Callable[[], object]] = []
+        if self.torch:
+            jobs += [partial(self._compile, point, mode) for point, mode in self._to_compile()]
+        if self.options.convtrain:
+            jobs += [partial(self._build, point) for point in dict.fromkeys(points)]
+        workers = max(1, (os.cpu_count() or 1) // CORES_TO_COMPILE)
+        if workers == 1 and not self.options.prepare:
+            return  # nothing is gained
+        self.say(f"cooking and compiling: {len(jobs)} jobs, {workers} at a time")
+        with ThreadPoolExecutor(workers) as pool:
+            list(pool.map(lambda job: job(), jobs))
+
+    def _to_compile(self) -> Iterator[tuple[Problem, str]]:
+        """Modes that time kernels to choose among them are left out, as they must not disturb each other."""
+        wanted = [(self.preset.problem, mode) for mode in self.preset.modes]
+        if self.options.sweep:
+            wanted += [(point, mode) for point in self._points() for mode in self.options.sweep_modes or ()]
+        for point, name in dict.fromkeys(wanted):
+            mode = Mode.parse(name)
+            if mode.compiled and not mode.autotune:
+                yield point, name
+
+    def _compile(self, point: Problem, mode: str) -> None:
+        """Fill PyTorch's compile cache, once: it takes the better part of a minute."""
+        done = self._place(point) / f"compiled-{mode}"
+        if not done.exists() and self._pytorch(point, mode, 1).error is None:
+            done.touch()
+
+    def _build(self, point: Problem) -> None:
+        """Cook, and let the driver compile."""
+        cooked = self._cook(point)
+        if isinstance(cooked, convtrain.Cooked):
+            for plan in self._plans(cooked):
+                self._first[point, plan] = self._begin(cooked, plan)
 
     def compare(self) -> None:
         """The main comparison."""
         problem, epochs = self.preset.problem, self.preset.epochs
-        save_problem(self.folder, problem, photograph(problem.height))
-        for row in self._convtrain(problem, epochs):
-            self._keep(self.rows, row)
-        self._compile_ahead(problem)
+        for row in self._convtrain(problem, epochs, self.options.seconds):
+            self._keep(self.results.rows, row)
         for mode in self.preset.modes if self.torch else ():
             self._announce(PYTORCH, mode, problem, epochs)
-            self._keep(self.rows, self._pytorch(problem, mode, epochs))
+            self._keep(self.results.rows, self._pytorch(problem, mode, epochs, self.options.seconds))
 
-    def _compile_ahead(self, problem: Problem) -> None:
-        """Fill PyTorch's compile cache, several modes at once: each takes the better part of a minute.
-
-        Modes that time kernels to choose among them are left out, as they must not disturb each other.
-        """
-        modes = [name for name in self.preset.modes if not (mode := Mode.parse(name)).autotune and mode.compiled]
-        workers = (os.cpu_count() or 1) // CORES_TO_COMPILE
-        if not self.torch or workers < 2 or len(modes) < 2:
-            return
-        self.say(f"compiling {len(modes)} PyTorch modes")
-        with ThreadPoolExecutor(workers) as pool:
-            list(pool.map(lambda mode: self._pytorch(problem, mode, 1), modes))
+    def _points(self) -> tuple[Problem, ...]:
+        """The sizes of the sweep."""
+        fixed = self.preset.problem
+        points = [replace(fixed, height=side, width=side) for side in self.preset.sides]
+        return (*dict.fromkeys([*points, *(replace(fixed, nf=nf) for nf in self.preset.widths)]),)
 
     def grow(self) -> None:
         """How cost grows with the image's side and with NF: every plan, and the fastest PyTorch mode so far."""
-        fixed, epochs = self.preset.problem, self.preset.sweep_epochs
-        points = [replace(fixed, height=side, width=side) for side in self.preset.sides]
-        points += [replace(fixed, nf=nf) for nf in self.preset.widths]
-        best = fastest(row for row in self.rows if row.side == PYTORCH)
-        mode, spent = best.name if best else None, 0.0
-        for point in dict.fromkeys(points):
-            save_problem(self.folder, point, photograph(point.height))
-            for row in self._convtrain(point, epochs):
-                self._keep(self.sweep, row)
-            if mode is None or not self.torch:
-                continue
-            if spent > self.options.sweep_budget:
-                self.say(f"  PyTorch is left out here: --sweep-budget {self.options.sweep_budget:.0f} is spent")
-                continue
-            started = time.perf_counter()
-            self._announce(PYTORCH, mode, point, epochs)
-            self._keep(self.sweep, self._pytorch(point, mode, epochs))
-            spent += time.perf_counter() - started
+        epochs, spent = self.preset.sweep_epochs, 0.0
+        best = fastest(row for row in self.results.rows if row.side == PYTORCH)
+        modes = self.options.sweep_modes
+        if modes is None:
+            modes = (best.name,) if best else ()
+        for point in self._points():
+            for row in self._convtrain(point, epochs, self.options.seconds):
+                self._keep(self.results.sweep, row)
+            for mode in modes if self.torch else ():
+                if spent > self.options.sweep_budget:
+                    self.say(f"  PyTorch is left out here: --sweep-budget {self.options.sweep_budget:.0f} is spent")
+                    break
+                started = time.perf_counter()
+                self._announce(PYTORCH, mode, point, epochs)
+                self._keep(self.results.sweep, self._pytorch(point, mode, epochs, self.options.seconds))
+                spent += time.perf_counter() - started
 
-    def _convtrain(self, problem: Problem, epochs: int) -> Iterator[Row]:
-        """A row for each plan. The first run of an archive builds pipelines, so one epoch goes before."""
+    def _place(self, point: Problem) -> Path:
+        """A folder for each size, with the problem in it."""
+        folder = self.folder / f"{point.width}x{point.height}-nf{point.nf}"
+        if not folder.exists():
+            save_problem(folder, point, photograph(point.height))
+        return folder
+
+    def _cook(self, point: Problem) -> convtrain.Cooked | str:
+        if point not in self._cooked:
+            self.say(f"  cooking {_describe(point)}")
+            self._cooked[point] = convtrain.cook(self._place(point), point, self.options.timeout)
+        return self._cooked[point]
+
+    def _plans(self, cooked: convtrain.Cooked) -> list[str]:
+        """The wanted plans; those that exist for some models only are no failure where they are left out."""
+        wanted = self.options.plans or (*cooked.traffic,)
+        return [plan for plan in wanted if plan in cooked.traffic or plan not in cooked.left_out]
+
+    def _begin(self, cooked: convtrain.Cooked, plan: str) -> Row:
+        """A few epochs: the first run of an archive builds pipelines."""
+        return convtrain.train(cooked, plan, FIRST_EPOCHS, self.options.timeout, self.options.device)
+
+    def _convtrain(self, point: Problem, epochs: int, seconds: float | None) -> Iterator[Row]:
+        """A row for each plan."""
         if not self.options.convtrain:
             return
-        timeout, device = self.options.timeout, self.options.device
-        self.say(f"  cooking {_describe(problem)}")
-        cooked = convtrain.cook(self.folder, problem, timeout)
+        cooked = self._cook(point)
         if isinstance(cooked, str):
-            yield Row(CONVTRAIN, "all", problem.height, problem.width, problem.nf, error=cooked)
+            yield Row(CONVTRAIN, "all", point.height, point.width, point.nf, error=cooked)
             return
-        for plan in self.options.plans or cooked.traffic:
-            self._announce(CONVTRAIN, plan, problem, epochs)
-            first = convtrain.train(cooked, plan, 1, timeout, device)
-            row = first if first.error else convtrain.train(cooked, plan, epochs, timeout, device)
-            self._add_shares(row, problem, cooked.traffic.get(plan, 0))
+        for plan in self._plans(cooked):
+            self._announce(CONVTRAIN, plan, point, epochs)
+            row = self._first.pop((point, plan), None)
+            if row is None or _affordable(row, epochs, seconds) < epochs:  # in company it was slower than it is alone
+                row = self._begin(cooked, plan)
+            if row.error is None:
+                affordable = _affordable(row, epochs, seconds)
+                row = convtrain.train(cooked, plan, affordable, self.options.timeout, self.options.device)
+            self._add_shares(row, point, cooked.traffic.get(plan, 0))
             yield row
 
-    def _pytorch(self, problem: Problem, mode: str, epochs: int) -> Row:
-        device = "cuda" if self.machine.gpu else "cpu"
-        row = pytorch.train(self.options.pytorch, self.folder, problem, mode, epochs, device, self.options.timeout)
+    def _pytorch(self, point: Problem, mode: str, epochs: int, seconds: float | None = None) -> Row:
+        device, folder = "cuda" if self.machine.gpu else "cpu", self._place(point)
+        row = pytorch.train(self.options.pytorch, folder, point, mode, epochs, seconds, device, self.options.timeout)
         row.device = self.machine.torch_device
-        self._add_shares(row, problem, 0)
+        self._add_shares(row, point, 0)
         return row
 
     def _add_shares(self, row: Row, problem: Problem, traffic: int) -> None:
@@ -154,21 +212,13 @@ class Contest:
 
     def _keep(self, rows: list[Row], row: Row) -> None:
         rows.append(row)
-        self.say(f"  {row.error}" if row.error else f"  {row.ms_per_epoch:.2f} ms per epoch")
+        self.say(f"  {row.error}" if row.error else f"  {row.ms_per_epoch:.2f} ms per epoch, {row.epochs} epochs")
+        self.keep(self.results)
 
-    def bound(self) -> dict[str, Any]:
-        """The least time of an epoch, from counted work and measured ceilings; {} where one is unknown."""
-        ceilings, problem = self.machine.ceilings, self.preset.problem
-        bandwidth, rate = ceilings.get("copy_bytes_per_second"), ceilings.get("matrix_flops_per_second")
-        if not bandwidth or not rate:
-            return {}
-        traffic, products = work.least_bytes(problem, self.preset.element), work.matrix_flops(problem)
-        return {
-            "bytes": traffic,
-            "matrix_flops": products,
-            "depthwise_flops": work.depthwise_flops(problem),
-            "ms": 1e3 * (traffic / bandwidth + products / rate),
-        }
+
+def _affordable(row: Row, epochs: int, seconds: float | None) -> int:
+    """How many epochs the next run may have, judging by this one; 0 where it failed."""
+    return affordable_epochs(epochs, row.ms_per_epoch / 1e3, seconds) if row.ms_per_epoch else 0
 
 
 def _describe(problem: Problem) -> str:

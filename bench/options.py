@@ -25,6 +25,8 @@ class Options:
     widths: tuple[int, ...] | None
     sweep_epochs: int | None
     sweep_budget: float  # seconds that PyTorch's part of the sweep may take
+    sweep_modes: tuple[str, ...] | None
+    seconds: float | None  # that one training may take; slow plans and modes get fewer epochs
     timeout: float  # seconds for one measurement
     device: str | None
     pytorch: str  # the Python to import torch in
@@ -32,6 +34,9 @@ class Options:
     convtrain: bool
     sweep: bool
     quick: bool
+    work: Path | None  # where archives and compiled kernels are kept for the next run
+    prepare: bool  # do nothing but fill it
+    plot: Path | None  # results to draw again, nothing to measure
     output: Path
 
 
@@ -79,14 +84,26 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     add("--features", type=_numbers, metavar="A,B", help="NF of the sweep")
     add("--sweep-epochs", type=_positive, metavar="N", help="epochs of each point of the sweep")
     add("--sweep-budget", type=float, default=600.0, metavar="S", help="seconds for PyTorch's part of the sweep (600)")
+    add(
+        "--sweep-modes",
+        type=_modes,
+        metavar="A,B",
+        help="PyTorch modes of the sweep; unless given, the fastest",
+    )
+    add("--seconds", type=float, metavar="S", help="train no longer than this: slow plans and modes get fewer epochs")
     add("--timeout", type=float, default=300.0, metavar="S", help="seconds for one measurement (300)")
     add("--device", help="Vulkan device of convtrain, by index or name")
     add("--pytorch", default=sys.executable, metavar="PYTHON", help="the Python that has torch; this one unless given")
     add("--no-torch", action="store_true", help="convtrain alone")
     add("--no-convtrain", action="store_true", help="PyTorch alone")
     add("--no-sweep", action="store_true", help="the main comparison alone")
-    add("--output", type=Path, default=RESULTS, metavar="DIR", help="where results go (bench/results)")
+    add("--work", type=Path, metavar="DIR", help="keep archives and compiled kernels here, for the next run")
+    add("--prepare", action="store_true", help="only cook and compile, into --work")
+    add("--plot", type=Path, metavar="FILE", help="measure nothing: tables and plots from an earlier run's bench.json")
+    add("--output", type=Path, metavar="DIR", help="where results go (bench/results, or beside --plot's file)")
     given = parser.parse_args(arguments)
+    if given.prepare and given.work is None:
+        parser.error("--prepare needs --work DIR")
     return Options(
         epochs=given.epochs,
         modes=given.modes,
@@ -95,6 +112,8 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         widths=given.features,
         sweep_epochs=given.sweep_epochs,
         sweep_budget=given.sweep_budget,
+        sweep_modes=given.sweep_modes,
+        seconds=given.seconds,
         timeout=given.timeout,
         device=given.device,
         pytorch=given.pytorch,
@@ -102,5 +121,8 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         convtrain=not given.no_convtrain,
         sweep=not (given.no_sweep or given.quick),
         quick=given.quick,
-        output=given.output,
+        work=given.work and given.work.resolve(),
+        prepare=given.prepare,
+        plot=given.plot,
+        output=given.output or (given.plot.parent if given.plot else RESULTS),
     )

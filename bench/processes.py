@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.device_memory import DeviceMemory
+from bench.device_memory import DeviceMemory, driver_reading
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -49,7 +49,7 @@ def run(
     With ``parse`` its stdout, or the last line of it, must be JSON. ``variables`` are added to the environment.
     """
     started = time.perf_counter()
-    memory = DeviceMemory() if watch_memory else None
+    memory = DeviceMemory(driver_reading() if watch_memory else None)
     try:
         process = subprocess.Popen(
             command,
@@ -74,7 +74,7 @@ def run(
         process.wait()
         raise
     finally:
-        peak = memory.stop() if memory else None
+        peak = memory.stop()
     seconds = time.perf_counter() - started
     data = None
     if error is None and parse:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 CONVTRAIN, PYTORCH = "convtrain", "PyTorch"
+LEAST_EPOCHS = 10  # however slow a plan or mode is
 
 
 @dataclass
@@ -44,11 +45,20 @@ class Row:
             if found.get(name) is not None:
                 setattr(self, name, found[name])
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Row:
+        """What ``asdict`` gave, after its way through JSON."""
+        return cls(**{**data, "curve": [(epoch, value) for epoch, value in data["curve"]]})
 
 
 def fastest(rows: Iterable[Row]) -> Row | None:
     """The row with the least time per epoch, failed ones left out."""
     timed = [(row.ms_per_epoch, number, row) for number, row in enumerate(rows) if row.ms_per_epoch]
     return min(timed)[2] if timed else None
+
+
+def affordable_epochs(wanted: int, seconds_each: float, seconds: float | None) -> int:
+    """As many epochs as wanted, or as fit into ``seconds``; enough for a time per epoch in any case."""
+    if seconds is None:
+        return wanted
+    return min(wanted, max(LEAST_EPOCHS, int(seconds / seconds_each)))

@@ -9,12 +9,17 @@ from pathlib import Path
 import pytest
 
 from bench import work
+from bench.__main__ import main
+from bench.device_memory import PERIOD, DeviceMemory
+from bench.machine import Machine
 from bench.options import parse
 from bench.problem import Problem, load_problem, photograph, save_problem
 from bench.processes import run
 from bench.quality import curve_of, decibels, epochs_to
 from bench.report import tables
-from bench.rows import CONVTRAIN, PYTORCH, Row, fastest
+from bench.report.files import write
+from bench.results import Results, load
+from bench.rows import CONVTRAIN, PYTORCH, Row, affordable_epochs, fastest
 from bench.vulkan import trainer
 
 
@@ -60,7 +65,7 @@ def test_decibels_of_useless_errors() -> None:
 
 def test_ratios_and_failures() -> None:
     rows = [
-        row(CONVTRAIN, "fused", 2.0, curve=[(1, 29.0), (2, 30.5)], psnr_u8=39.25),
+        row(CONVTRAIN, "fused", 2.0, epochs=2, curve=[(1, 29.0), (2, 30.5)], psnr_u8=39.25),
         row(PYTORCH, "graph-bf16", 12.0),
         row(PYTORCH, "graph-bf16-toeplitz", 5.0),
         row(PYTORCH, "compile-bf16", None),
@@ -68,12 +73,40 @@ def test_ratios_and_failures() -> None:
     best = fastest(found for found in rows if found.side == PYTORCH)
     assert best is rows[2]
     assert fastest(rows[3:]) is None
-    text = tables.comparison(rows)
+    text = tables.comparison(rows, epochs=2)
     cells = [cell.strip() for cell in text.splitlines()[2].split("|")[1:-1]]
-    assert cells[:7] == ["convtrain", "fused", "2.00", "2.50×", "6.00×", "0.00", "–"]
+    assert cells[:8] == ["convtrain", "fused", "2", "2.00", "2.50×", "6.00×", "0.00", "–"]
+    assert cells[10] == "39.25"
+    assert "39.25" not in tables.comparison(rows, epochs=3)  # it was not trained to the end
     assert "compile-bf16" not in text
     assert "it broke" in tables.failures(rows)
     assert tables.failures(rows[:3]) == ""
+
+
+def test_slow_ones_train_for_fewer_epochs() -> None:
+    assert affordable_epochs(600, 0.002, 8.0) == affordable_epochs(600, 9.9, None) == 600
+    assert affordable_epochs(600, 0.04, 8.0) == 200
+    assert affordable_epochs(600, 9.9, 8.0) == 10
+
+
+def test_tables_are_drawn_again_from_what_was_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ceilings = {"copy_bytes_per_second": 4e12, "matrix_flops_per_second": 7e14, "how": "measured"}
+    machine = Machine(True, {"name": "GPU", "driver_info": "1.0"}, None, ceilings, ("one side only",), "CPU")
+    rows = [row(CONVTRAIN, "fused", 2.0, epochs=2, curve=[(1, 29.0), (2, 30.5)]), row(PYTORCH, "eager-bf16", None)]
+    results = Results(machine, Problem(), 2, 2, rows, [row(CONVTRAIN, "fused", 2.0)])
+    write(results, tmp_path / "first")
+    assert load(tmp_path / "first" / "bench.json") == results
+    assert main(["--plot", str(tmp_path / "first" / "bench.json"), "--output", str(tmp_path / "again")]) == 0
+    assert "one side only" in capsys.readouterr().out
+    for name in ("bench.md", "bench.json"):
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "first" / name).read_bytes()
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"rows": [], "sweep": [], "machine": {"notes": []}}'])
+def test_what_is_no_result_is_refused(tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "bench.json").write_text(content)
+    assert main(["--plot", str(tmp_path / "bench.json")]) == 2
+    assert "does not hold results" in capsys.readouterr().err
 
 
 def test_growth_table_has_a_cell_for_every_point() -> None:
@@ -101,6 +134,14 @@ def test_a_process_that_hangs_is_ended_with_its_children() -> None:
     assert time.perf_counter() - started < 20
 
 
+def test_device_memory_is_the_largest_increase() -> None:
+    steps = iter([100, 130, 170, 120])
+    memory = DeviceMemory(lambda: next(steps, 110))
+    time.sleep(8 * PERIOD)
+    assert memory.stop() == 70
+    assert DeviceMemory(None).stop() is None
+
+
 def test_options() -> None:
     options = parse(["--quick", "--modes", "eager-bf16, graph-fp16-toeplitz", "--sizes", "8,16", "--no-torch"])
     assert options.modes == ("eager-bf16", "graph-fp16-toeplitz")
@@ -110,7 +151,9 @@ def test_options() -> None:
     assert parse(["--modes", ""]).modes == ()
 
 
-@pytest.mark.parametrize("bad", [["--modes", "eager-int4"], ["--sizes", "8,x"], ["--epochs", "0"], ["--what"]])
+@pytest.mark.parametrize(
+    "bad", [["--prepare"], ["--modes", "eager-int4"], ["--sizes", "8,x"], ["--epochs", "0"], ["--what"]]
+)
 def test_bad_options(bad: list[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         parse(bad)

@@ -35,7 +35,8 @@ def command(*arguments: str | Path | int) -> list[str]:
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """This process's environment without what would steer convtrain, the checkout first on the path."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("CONV") and name != "nStep"}
-    return {**kept, "PYTHONPATH": str(ROOT), **(extra or {})}
+    path = os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH")]))
+    return {**kept, "PYTHONPATH": path, **(extra or {})}
 
 
 def photograph(width: int, height: int, seed: int = 0) -> NDArray[np.uint8]:

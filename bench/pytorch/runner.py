@@ -21,10 +21,22 @@ def probe(python: str, timeout: float) -> Outcome:
     return _worker(python, {"probe": True}, timeout)
 
 
-def train(python: str, folder: Path, problem: Problem, mode: str, epochs: int, device: str, timeout: float) -> Row:
-    """Train the problem saved in ``folder`` from the start, in a mode by name, on device "cuda" or "cpu"."""
+def train(
+    python: str,
+    folder: Path,
+    problem: Problem,
+    mode: str,
+    epochs: int,
+    seconds: float | None,
+    device: str,
+    timeout: float,
+) -> Row:
+    """Train the problem saved in ``folder`` from the start, in a mode by name, on device "cuda" or "cpu".
+
+    Fewer epochs where they would take longer than ``seconds``.
+    """
     row = Row(PYTORCH, mode, problem.height, problem.width, problem.nf)
-    job = {"problem": str(folder), "mode": mode, "epochs": epochs, "device": device}
+    job = {"problem": str(folder), "mode": mode, "epochs": epochs, "seconds": seconds, "device": device}
     outcome = _worker(python, job, timeout, watch_memory=True)
     if outcome.error:
         row.error = outcome.error

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch._inductor.config
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -53,6 +54,8 @@ class Trainer:
         self._forward: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = self._scaled_loss
         self._apply: Callable[[Tensor, Tensor], None] = self._update
         if mode.compiled:
+            # Which configuration of a kernel is fastest is asked anew: the cache may be of a busier hour.
+            torch._inductor.config.autotune_local_cache = False
             options: dict[str, Any] = {"dynamic": False, "fullgraph": True}
             if mode.autotune:
                 options["mode"] = "max-autotune-no-cudagraphs"
@@ -114,9 +117,10 @@ class Trainer:
         else:
             for _ in range(WARM_UP):
                 self.step()
-        self._start_over()
+        self.start_over()
 
-    def _start_over(self) -> None:
+    def start_over(self) -> None:
+        """Back to the first weights, nothing learned."""
         with torch.no_grad():
             self._flat.copy_(torch.from_numpy(self.problem.first_weights()))
             for tensor, first in zip(self.state.tensors(), State.first(self.device).tensors(), strict=True):

@@ -1,7 +1,8 @@
 """One PyTorch measurement in its own process: ``python -m bench.pytorch.worker '<job as JSON>'``.
 
-A job is ``{"problem": folder, "mode": name, "epochs": n, "device": "cuda"}``, or ``{"probe": true}`` for what this
-PyTorch is. The answer is a JSON object on stdout.
+A job is ``{"problem": folder, "mode": name, "epochs": n, "seconds": s, "device": "cuda"}``, with fewer epochs where
+they would take longer than ``seconds`` (null: no limit), or ``{"probe": true}`` for what this PyTorch is. The answer
+is a JSON object on stdout.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ import torch  # noqa: E402  (the time to import it counts as start-up)
 
 from bench.modes import Mode  # noqa: E402
 from bench.problem import load_problem  # noqa: E402
-from bench.pytorch.trainer import Trainer  # noqa: E402
+from bench.pytorch.trainer import WARM_UP, Trainer  # noqa: E402
 from bench.quality import curve_of, psnr  # noqa: E402
+from bench.rows import affordable_epochs  # noqa: E402
 
 
 def probe() -> dict[str, Any]:
@@ -34,16 +36,17 @@ def probe() -> dict[str, Any]:
     }
 
 
-def measure(folder: Path, mode: Mode, epochs: int, device: torch.device) -> dict[str, Any]:
+def measure(folder: Path, mode: Mode, epochs: int, limit: float | None, device: torch.device) -> dict[str, Any]:
     """Train from the start; times in seconds, memory in bytes."""
     problem, target = load_problem(folder)
     trainer = Trainer(problem, target, mode, device, epochs)
     trainer.prepare()
-    _wait(device)
+    if limit is not None:
+        each = _timed(trainer, WARM_UP, device) / WARM_UP
+        epochs = affordable_epochs(epochs, each, limit)
+        trainer.start_over()
     ready = time.perf_counter()
-    trainer.train(epochs)
-    _wait(device)
-    seconds = time.perf_counter() - ready
+    seconds = _timed(trainer, epochs, device)
     with torch.no_grad():
         picture = trainer.picture(trainer.averaged()).permute(1, 2, 0).float().cpu().numpy()
     exact, rounded = psnr(picture, target)
@@ -58,6 +61,15 @@ def measure(folder: Path, mode: Mode, epochs: int, device: torch.device) -> dict
         "skipped": epochs - int(trainer.state.step.item()),
         "memory": _peak_memory(device),
     }
+
+
+def _timed(trainer: Trainer, epochs: int, device: torch.device) -> float:
+    """Seconds that these epochs take."""
+    _wait(device)
+    started = time.perf_counter()
+    trainer.train(epochs)
+    _wait(device)
+    return time.perf_counter() - started
 
 
 def _wait(device: torch.device) -> None:
@@ -77,7 +89,8 @@ def main() -> None:
         print(json.dumps(probe()))
         return
     device = torch.device(job["device"])
-    print(json.dumps(measure(Path(job["problem"]), Mode.parse(job["mode"]), int(job["epochs"]), device)))
+    mode, epochs, limit = Mode.parse(job["mode"]), int(job["epochs"]), job["seconds"]
+    print(json.dumps(measure(Path(job["problem"]), mode, epochs, limit, device)))
 
 
 if __name__ == "__main__":

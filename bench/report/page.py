@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from bench.contest import Contest
 from bench.modes import DEPTHWISE, EXECUTIONS, PRECISIONS
 from bench.report.tables import comparison, contenders, failures, growth
+from bench.results import Results
 from bench.rows import PYTORCH, Row
 
 WORDS = {**EXECUTIONS, **PRECISIONS, **DEPTHWISE, "autotune": "the compiler times matrix kernels of its own as well"}
@@ -17,28 +17,30 @@ weights. *memory* is each program's own account: of its buffers for convtrain, t
 process's peak on a CPU. *driver's* is the increase that the driver reports, contexts included. *bandwidth* is what
 convtrain's passes declare to move and *matrix* the model's mixing products, each as a share of its ceiling. *start* is
 everything but the epochs: import, compile, tuning, capture, evaluation, export; convtrain's pipeline cache is warm, and
-so is PyTorch's compile cache where there are cores enough to fill it beforehand."""
+so is PyTorch's compile cache where there are cores enough to fill it beforehand. Where a row has fewer *epochs*, its
+time per epoch counts, and its final PSNR is left out."""
 
 
-def page(contest: Contest) -> str:
+def page(results: Results) -> str:
     """Everything that was measured."""
-    preset, problem = contest.preset, contest.preset.problem
+    problem = results.problem
     parts = [
         "# convtrain and PyTorch on one machine",
-        f"Image {problem.width}×{problem.height}, NF {problem.nf}, {problem.layers} layers, {preset.epochs} epochs, "
+        f"Image {problem.width}×{problem.height}, NF {problem.nf}, {problem.layers} layers, {results.epochs} epochs, "
         "from the same weights, with the same loss, optimisers and schedule.",
-        "\n".join(_facts(contest)),
+        "\n".join(_facts(results)),
     ]
-    if contest.rows:
-        parts += [comparison(contest.rows), failures(contest.rows), COLUMNS, _modes(contest.rows)]
-    if contest.sweep:
-        parts += ["## How cost grows", growth(contest.sweep, contenders(contest.sweep)), failures(contest.sweep)]
-    parts += [f"Note: {note}." for note in contest.machine.notes]
+    if results.rows:
+        rows = results.rows
+        parts += [comparison(rows, results.epochs), failures(rows), COLUMNS, _modes(rows)]
+    if results.sweep:
+        parts += ["## How cost grows", growth(results.sweep, contenders(results.sweep)), failures(results.sweep)]
+    parts += [f"Note: {note}." for note in results.machine.notes]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def _facts(contest: Contest) -> Iterator[str]:
-    machine, ceilings, bound = contest.machine, contest.machine.ceilings, contest.bound()
+def _facts(results: Results) -> Iterator[str]:
+    machine, ceilings, bound = results.machine, results.machine.ceilings, results.bound
     yield f"- CPU: {machine.cpu}"
     if machine.vulkan:
         yield f"- Vulkan device: {machine.vulkan['name']}, driver {machine.vulkan['driver_info']}"

@@ -71,20 +71,17 @@ def curves(rows: Sequence[Row], path: Path) -> Path:
 
 
 def growth(rows: Sequence[Row], fixed: Problem, by: str, path: Path) -> Path:
-    """ms per epoch against the image's side (``by`` "height") or against NF ("nf"), the other held fixed."""
+    """ms per epoch of rows that are on the axis ``by``."""
     figure, axes = _axes()
     used = dict.fromkeys(COLOURS, 0)
     for side, name in contenders(rows):
-        points = sorted(
-            (getattr(row, by), row.ms_per_epoch)
-            for row in rows
-            if (row.side, row.name) == (side, name) and row.ms_per_epoch and _on_axis(row, fixed, by)
-        )
+        points = sorted((getattr(row, by), row.ms_per_epoch) for row in rows if (row.side, row.name) == (side, name))
         colour, used[side] = COLOURS[side][used[side] % len(COLOURS[side])], used[side] + 1
-        axes.plot(*zip(*points, strict=True), "o-", color=colour, label=f"{side} {name}") if points else None
+        axes.plot(*zip(*points, strict=True), "o-", color=colour, label=f"{side} {name}")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.xaxis.set_major_formatter("{x:.0f}")
+    axes.yaxis.set_major_formatter("{x:g}")
     held = f"NF {fixed.nf}" if by == "height" else f"{fixed.width}×{fixed.height}"
     axes.set_xlabel("side of the image, pixels" if by == "height" else "features (NF)")
     axes.set_ylabel("milliseconds per epoch")
@@ -94,5 +91,6 @@ def growth(rows: Sequence[Row], fixed: Problem, by: str, path: Path) -> Path:
     return _save(figure, path)
 
 
-def _on_axis(row: Row, fixed: Problem, by: str) -> bool:
+def on_axis(row: Row, fixed: Problem, by: str) -> bool:
+    """True where nothing but the image's side (``by`` "height") or nothing but NF ("nf") differs."""
     return row.nf == fixed.nf if by == "height" else (row.height, row.width) == (fixed.height, fixed.width)

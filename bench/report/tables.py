@@ -49,13 +49,14 @@ def seconds_to(row: Row, threshold: float) -> str:
     return NONE if epochs is None or row.ms_per_epoch is None else number(epochs * row.ms_per_epoch / 1e3, 2)
 
 
-def comparison(rows: Sequence[Row]) -> str:
-    """The main table."""
+def comparison(rows: Sequence[Row], epochs: int) -> str:
+    """The main table. A row of fewer ``epochs`` has no final quality to compare."""
     best = fastest(row for row in rows if row.side == PYTORCH)
     best_own = fastest(row for row in rows if row.own_convolution)
     header = [
         "",
         "plan or mode",
+        "epochs",
         "ms/epoch",
         "× best PyTorch",
         "× best with conv2d",
@@ -71,11 +72,12 @@ def comparison(rows: Sequence[Row]) -> str:
         [
             row.side,
             row.name,
+            str(row.epochs),
             number(row.ms_per_epoch),
             times_faster(row, best),
             times_faster(row, best_own),
             *(seconds_to(row, threshold) for threshold in THRESHOLDS),
-            number(row.psnr_u8),
+            number(row.psnr_u8 if row.epochs >= epochs else None),
             gib(row.memory),
             gib(row.device_memory),
             percent(row.bandwidth_share),

@@ -28,12 +28,14 @@ class Cooked:
     """An archive ready to run.
 
     By plan: ``traffic``, the bytes an epoch's passes declare to move, and ``memory``, the bytes of its buffers.
+    ``left_out`` names the plans that are for other models.
     """
 
     folder: Path
     problem: Problem
     traffic: dict[str, int]
     memory: dict[str, int]
+    left_out: frozenset[str]
 
 
 def _convtrain(
@@ -71,7 +73,7 @@ def cook(folder: Path, problem: Problem, timeout: float) -> Cooked | str:
         for name, passes in found.data["plans"].items()
     }
     memory = {name: sum(item["bytes"] for item in buffers) for name, buffers in found.data["buffers"].items()}
-    return Cooked(folder, Problem.of(found.data["config"]), traffic, memory)
+    return Cooked(folder, Problem.of(found.data["config"]), traffic, memory, frozenset(found.data["left_out"]))
 
 
 def train(cooked: Cooked, plan: str, epochs: int, timeout: float, device: str | None) -> Row:

@@ -1,0 +1,64 @@
+"""Everything that a run measured: what the tables and plots are made of, as JSON and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench import work
+from bench.machine import Machine
+from bench.problem import Problem
+from bench.rows import Row
+
+
+@dataclass
+class Results:
+    """``rows`` is the main comparison, of ``problem`` over ``epochs`` epochs; ``sweep`` how cost grows."""
+
+    machine: Machine
+    problem: Problem
+    epochs: int
+    element: int  # bytes of a feature in the bound
+    rows: list[Row] = field(default_factory=list)
+    sweep: list[Row] = field(default_factory=list)
+
+    @property
+    def bound(self) -> dict[str, Any]:
+        """The least time of an epoch, from counted work and measured ceilings; {} where one is unknown."""
+        ceilings = self.machine.ceilings
+        bandwidth, rate = ceilings.get("copy_bytes_per_second"), ceilings.get("matrix_flops_per_second")
+        if not bandwidth or not rate:
+            return {}
+        traffic, products = work.least_bytes(self.problem, self.element), work.matrix_flops(self.problem)
+        return {
+            "bytes": traffic,
+            "matrix_flops": products,
+            "depthwise_flops": work.depthwise_flops(self.problem),
+            "ms": 1e3 * (traffic / bandwidth + products / rate),
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "bound": self.bound}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Results:
+        """What ``to_json`` gave. Raises KeyError or TypeError for anything else."""
+        rows, sweep = ([Row.from_json(row) for row in data[name]] for name in ("rows", "sweep"))
+        machine = Machine(**{**data["machine"], "notes": tuple(data["machine"]["notes"])})
+        return cls(machine, Problem.of(data["problem"]), data["epochs"], data["element"], rows, sweep)
+
+
+def save(results: Results, path: Path) -> Path:
+    """Write the JSON; a reader sees the old file or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(results.to_json(), indent=1) + "\n")
+    return temporary.replace(path)
+
+
+def load(path: Path) -> Results:
+    """Read what ``save`` wrote. Raises OSError, ValueError, KeyError or TypeError."""
+    return Results.from_json(json.loads(path.read_text()))
