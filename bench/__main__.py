@@ -49,6 +49,8 @@ def measure(options: Options, work: Path) -> int:
             contest.grow()
     except KeyboardInterrupt:
         say("stopped: what was measured so far follows")
+    finally:
+        contest.close()
     print(write(contest.results, options.output))
     return 0 if any(row.error is None for row in contest.results.rows) else 1
 

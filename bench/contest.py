@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import product
+from math import inf
 from pathlib import Path
 
 from bench import work
@@ -15,6 +17,7 @@ from bench.machine import Machine
 from bench.modes import CPU_MODES, GPU_MODES, Mode
 from bench.options import SIDES, WIDTHS, Options
 from bench.problem import Problem, photograph, save_problem
+from bench.processes import Process
 from bench.pytorch import runner as pytorch
 from bench.results import Results
 from bench.rows import CONVTRAIN, PYTORCH, Row, affordable_epochs, fastest
@@ -34,9 +37,10 @@ class Preset:
     element: int  # bytes of a feature in the bound
 
 
-GPU = Preset(Problem(), 600, GPU_MODES, SIDES, WIDTHS, 50, 2)
+GPU = Preset(Problem(), 600, GPU_MODES, SIDES, WIDTHS, 300, 2)
 CPU = Preset(Problem(height=128, width=128, nf=32), 200, CPU_MODES, (64, 128, 256), (16, 32, 64), 5, 4)
-CORES_TO_COMPILE = 3  # that PyTorch's compiler keeps busy for one mode
+CORES_TO_COMPILE = 2  # that PyTorch's compiler keeps busy for one mode
+SWEEP_SECONDS = 2.0  # that a point of the sweep may take, in fewer epochs
 QUICK_MODES = {"gpu": ("graph-bf16", "graph-fp16-toeplitz"), "cpu": ("eager-fp32",)}
 FIRST_EPOCHS = 5  # of the run that builds pipelines
 
@@ -67,6 +71,7 @@ class Contest:
     folder: Path
     say: Callable[[str], None]
     keep: Callable[[Results], object] = lambda results: None
+    _waiting: Process | None = None  # has imported PyTorch for the next measurement
     _cooked: dict[Problem, convtrain.Cooked | str] = field(default_factory=dict)
     _first: dict[tuple[Problem, str], Row] = field(default_factory=dict)
 
@@ -74,21 +79,28 @@ class Contest:
         preset = self.preset
         self.results = Results(self.machine, preset.problem, preset.epochs, preset.element)
         self.torch = self.options.torch and self.machine.torch is not None
+        self._workers = (os.cpu_count() or 1) // CORES_TO_COMPILE  # processes that do not disturb each other
+
+    def close(self) -> None:
+        if self._waiting is not None:
+            self._waiting.abandon()
 
     def prepare(self) -> None:
         """What is for processors to do, several at a time, before anything is measured: cook, compile, build pipelines.
 
         Whatever fails here is tried again, alone, when its turn comes.
         """
-        points = [self.preset.problem, *(self._points() if self.options.sweep else ())]
+        points = dict.fromkeys([self.preset.problem, *(self._points() if self.options.sweep else ())])
+        for point in points:
+            self._place(point)
         jobs: list[Callable[[], object]] = []
         if self.torch:
             jobs += [partial(self._compile, point, mode) for point, mode in self._to_compile()]
         if self.options.convtrain:
-            jobs += [partial(self._build, point) for point in dict.fromkeys(points)]
-        workers = max(1, (os.cpu_count() or 1) // CORES_TO_COMPILE)
-        if workers == 1 and not self.options.prepare:
+            jobs += [partial(self._build, point) for point in points]
+        if self._workers < 2 and not self.options.prepare:
             return  # nothing is gained
+        workers = max(1, self._workers)
         self.say(f"cooking and compiling: {len(jobs)} jobs, {workers} at a time")
         with ThreadPoolExecutor(workers) as pool:
             list(pool.map(lambda job: job(), jobs))
@@ -106,14 +118,15 @@ class Contest:
     def _compile(self, point: Problem, mode: str) -> None:
         """Fill PyTorch's compile cache, once: it takes the better part of a minute."""
         done = self._place(point) / f"compiled-{mode}"
-        if not done.exists() and self._pytorch(point, mode, 1).error is None:
+        if not done.exists() and self._pytorch(pytorch.start(self.options.pytorch), point, mode, 1).error is None:
             done.touch()
 
     def _build(self, point: Problem) -> None:
         """Cook, and let the driver compile."""
         cooked = self._cook(point)
         if isinstance(cooked, convtrain.Cooked):
-            for plan in self._plans(cooked):
+            main = point == self.preset.problem
+            for plan in self._plans(cooked, None if main else self.options.sweep_plans):
                 self._first[point, plan] = self._begin(cooked, plan)
 
     def compare(self) -> None:
@@ -123,7 +136,7 @@ class Contest:
             self._keep(self.results.rows, row)
         for mode in self.preset.modes if self.torch else ():
             self._announce(PYTORCH, mode, problem, epochs)
-            self._keep(self.results.rows, self._pytorch(problem, mode, epochs, self.options.seconds))
+            self._keep(self.results.rows, self._pytorch(self._worker(), problem, mode, epochs, self.options.seconds))
 
     def _points(self) -> tuple[Problem, ...]:
         """The sizes of the sweep."""
@@ -133,22 +146,22 @@ class Contest:
 
     def grow(self) -> None:
         """How cost grows with the image's side and with NF: every plan, and the fastest PyTorch mode so far."""
-        epochs, spent = self.preset.sweep_epochs, 0.0
+        epochs, spent, seconds = self.preset.sweep_epochs, 0.0, min(self.options.seconds or inf, SWEEP_SECONDS)
         best = fastest(row for row in self.results.rows if row.side == PYTORCH)
         modes = self.options.sweep_modes
         if modes is None:
             modes = (best.name,) if best else ()
         for point in self._points():
-            for row in self._convtrain(point, epochs, self.options.seconds):
+            for row in self._convtrain(point, epochs, seconds, self.options.sweep_plans):
                 self._keep(self.results.sweep, row)
-            for mode in modes if self.torch else ():
-                if spent > self.options.sweep_budget:
-                    self.say(f"  PyTorch is left out here: --sweep-budget {self.options.sweep_budget:.0f} is spent")
-                    break
-                started = time.perf_counter()
-                self._announce(PYTORCH, mode, point, epochs)
-                self._keep(self.results.sweep, self._pytorch(point, mode, epochs, self.options.seconds))
-                spent += time.perf_counter() - started
+        for point, mode in product(self._points(), modes if self.torch else ()):
+            if spent > self.options.sweep_budget:
+                self.say(f"PyTorch is left out from here on: --sweep-budget {self.options.sweep_budget:.0f} is spent")
+                break
+            started = time.perf_counter()
+            self._announce(PYTORCH, mode, point, epochs)
+            self._keep(self.results.sweep, self._pytorch(self._worker(), point, mode, epochs, seconds))
+            spent += time.perf_counter() - started
 
     def _place(self, point: Problem) -> Path:
         """A folder for each size, with the problem in it."""
@@ -163,16 +176,18 @@ class Contest:
             self._cooked[point] = convtrain.cook(self._place(point), point, self.options.timeout)
         return self._cooked[point]
 
-    def _plans(self, cooked: convtrain.Cooked) -> list[str]:
+    def _plans(self, cooked: convtrain.Cooked, wanted: tuple[str, ...] | None = None) -> list[str]:
         """The wanted plans; those that exist for some models only are no failure where they are left out."""
-        wanted = self.options.plans or (*cooked.traffic,)
+        wanted = wanted or self.options.plans or (*cooked.traffic,)
         return [plan for plan in wanted if plan in cooked.traffic or plan not in cooked.left_out]
 
     def _begin(self, cooked: convtrain.Cooked, plan: str) -> Row:
         """A few epochs: the first run of an archive builds pipelines."""
         return convtrain.train(cooked, plan, FIRST_EPOCHS, self.options.timeout, self.options.device)
 
-    def _convtrain(self, point: Problem, epochs: int, seconds: float | None) -> Iterator[Row]:
+    def _convtrain(
+        self, point: Problem, epochs: int, seconds: float | None, plans: tuple[str, ...] | None = None
+    ) -> Iterator[Row]:
         """A row for each plan."""
         if not self.options.convtrain:
             return
@@ -180,7 +195,7 @@ class Contest:
         if isinstance(cooked, str):
             yield Row(CONVTRAIN, "all", point.height, point.width, point.nf, error=cooked)
             return
-        for plan in self._plans(cooked):
+        for plan in self._plans(cooked, plans):
             self._announce(CONVTRAIN, plan, point, epochs)
             row = self._first.pop((point, plan), None)
             if row is None or _affordable(row, epochs, seconds) < epochs:  # in company it was slower than it is alone
@@ -191,9 +206,17 @@ class Contest:
             self._add_shares(row, point, cooked.traffic.get(plan, 0))
             yield row
 
-    def _pytorch(self, point: Problem, mode: str, epochs: int, seconds: float | None = None) -> Row:
+    def _worker(self) -> Process:
+        """A process for the next measurement. While a GPU is busy with it, another gets ready on a spare core."""
+        python = self.options.pytorch
+        worker, self._waiting = self._waiting or pytorch.start(python), None
+        if self.machine.gpu and self._workers > 1:
+            self._waiting = pytorch.start(python)
+        return worker
+
+    def _pytorch(self, worker: Process, point: Problem, mode: str, epochs: int, seconds: float | None = None) -> Row:
         device, folder = "cuda" if self.machine.gpu else "cpu", self._place(point)
-        row = pytorch.train(self.options.pytorch, folder, point, mode, epochs, seconds, device, self.options.timeout)
+        row = pytorch.train(worker, folder, point, mode, epochs, seconds, device, self.options.timeout)
         row.device = self.machine.torch_device
         self._add_shares(row, point, 0)
         return row

@@ -25,6 +25,7 @@ class Options:
     widths: tuple[int, ...] | None
     sweep_epochs: int | None
     sweep_budget: float  # seconds that PyTorch's part of the sweep may take
+    sweep_plans: tuple[str, ...] | None
     sweep_modes: tuple[str, ...] | None
     seconds: float | None  # that one training may take; slow plans and modes get fewer epochs
     timeout: float  # seconds for one measurement
@@ -82,8 +83,9 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     add("--plans", type=_names, metavar="A,B", help="plans of the archive; all unless given")
     add("--sizes", type=_numbers, metavar="A,B", help="image sides of the sweep")
     add("--features", type=_numbers, metavar="A,B", help="NF of the sweep")
-    add("--sweep-epochs", type=_positive, metavar="N", help="epochs of each point of the sweep")
+    add("--sweep-epochs", type=_positive, metavar="N", help="epochs of each point of the sweep, at most")
     add("--sweep-budget", type=float, default=600.0, metavar="S", help="seconds for PyTorch's part of the sweep (600)")
+    add("--sweep-plans", type=_names, metavar="A,B", help="plans of the sweep; those of --plans unless given")
     add(
         "--sweep-modes",
         type=_modes,
@@ -112,6 +114,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         widths=given.features,
         sweep_epochs=given.sweep_epochs,
         sweep_budget=given.sweep_budget,
+        sweep_plans=given.sweep_plans,
         sweep_modes=given.sweep_modes,
         seconds=given.seconds,
         timeout=given.timeout,

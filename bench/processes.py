@@ -35,8 +35,58 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "COLUMNS": "200", **(extra or {})}
 
 
+class Process:
+    """A command that was started. Raises OSError where it cannot be."""
+
+    def __init__(self, command: Sequence[str], *, cwd: Path = ROOT, variables: Mapping[str, str] | None = None) -> None:
+        self._started = time.perf_counter()
+        self._process = subprocess.Popen(
+            command,
+            cwd=cwd,
+            env=environment(variables),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def finish(self, given: str = "", *, timeout: float, parse: bool = True, watch_memory: bool = False) -> Outcome:
+        """Give it its input and wait; it is killed, children included, after ``timeout`` seconds.
+
+        With ``parse`` its stdout, or the last line of it, must be JSON.
+        """
+        process = self._process
+        memory = DeviceMemory(driver_reading() if watch_memory else None)
+        try:
+            out, err = process.communicate(given, timeout=timeout)
+            error = None if process.returncode == 0 else _reason(err, process.returncode)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            out, err = process.communicate()
+            error = f"not done after {timeout:.0f} s"
+        except BaseException:
+            self.abandon()
+            raise
+        finally:
+            peak = memory.stop()
+        seconds = time.perf_counter() - self._started
+        data = None
+        if error is None and parse:
+            data = _json(out)
+            error = None if data is not None else "it printed no JSON"
+        return Outcome(data, error, seconds, err, peak)
+
+    def abandon(self) -> None:
+        """End it, children included."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.communicate()
+
+
 def run(
     command: Sequence[str],
+    given: str = "",
     *,
     timeout: float,
     cwd: Path = ROOT,
@@ -44,43 +94,12 @@ def run(
     watch_memory: bool = False,
     variables: Mapping[str, str] | None = None,
 ) -> Outcome:
-    """Run a command; it is killed, children included, after ``timeout`` seconds.
-
-    With ``parse`` its stdout, or the last line of it, must be JSON. ``variables`` are added to the environment.
-    """
-    started = time.perf_counter()
-    memory = DeviceMemory(driver_reading() if watch_memory else None)
+    """Run a command; see ``Process``. ``variables`` are added to the environment."""
     try:
-        process = subprocess.Popen(
-            command,
-            cwd=cwd,
-            env=environment(variables),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        process = Process(command, cwd=cwd, variables=variables)
     except OSError as refusal:
         return Outcome(None, f"{command[0]}: {refusal.strerror}", 0.0)
-    try:
-        out, err = process.communicate(timeout=timeout)
-        error = None if process.returncode == 0 else _reason(err, process.returncode)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        out, err = process.communicate()
-        error = f"not done after {timeout:.0f} s"
-    except BaseException:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        raise
-    finally:
-        peak = memory.stop()
-    seconds = time.perf_counter() - started
-    data = None
-    if error is None and parse:
-        data = _json(out)
-        error = None if data is not None else "it printed no JSON"
-    return Outcome(data, error, seconds, err, peak)
+    return process.finish(given, timeout=timeout, parse=parse, watch_memory=watch_memory)
 
 
 def _json(out: str) -> Any:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-
 import numpy as np
 import pytest
 
@@ -38,8 +36,7 @@ def test_gradients_agree(cooked_both: Workspace, before: int) -> None:
 def test_interrupted_training_gives_the_same_bytes(cooked_both: Workspace) -> None:
     place = cooked_both
     place.plan = "fused-f16"
-    twin = Workspace(place.folder.parent / "twin", plan="fused-f16")
-    shutil.copytree(place.folder, twin.folder)
+    twin = place.twin()
     place.run(30)
     twin.run(11)
     twin.run(19)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
-
 import pytest
 
 from convtrain.gpu.live.instance import choose_device
@@ -101,9 +98,8 @@ def test_it_agrees_with_scalar_fp32(cooked: Workspace, before: int) -> None:
     assert max(errors.values()) < 2e-2, errors
 
 
-def test_interrupted_training_gives_the_same_bytes(cooked: Workspace, tmp_path: Path) -> None:
-    twin = Workspace(tmp_path / "twin", plan="reference")
-    shutil.copytree(cooked.folder, twin.folder)
+def test_interrupted_training_gives_the_same_bytes(cooked: Workspace) -> None:
+    twin = cooked.twin()
     cooked.run(30)
     twin.run(11)
     twin.run(19)

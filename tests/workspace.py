@@ -78,6 +78,12 @@ class Workspace:
         self.archive.parent.mkdir()
         self.archive.write_bytes(archive)
 
+    def twin(self, env: Mapping[str, str] | None = None, plan: str | None = None) -> Workspace:
+        """A copy beside this folder as it is now."""
+        other = Workspace(self.folder.with_name(f"{self.folder.name}-twin"), dict(env or self.env), plan or self.plan)
+        shutil.copytree(self.folder, other.folder)
+        return other
+
     def start(self, *arguments: str | Path | int, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
         """Start ``convtrain`` in the folder, output piped."""
         return subprocess.Popen(
@@ -145,8 +151,7 @@ def relative_error(found: Array, expected: Array) -> float:
 
 def errors_against_scalar(place: Workspace) -> dict[str, float]:
     """Relative errors of one more epoch against scalar fp32 from the same state: ``Out``, and GW by weight slot."""
-    twin = Workspace(place.folder.parent / "twin", env={"CONV_NO_COOPMAT": "1"}, plan="reference")
-    shutil.copytree(place.folder, twin.folder)
+    twin = place.twin(env={"CONV_NO_COOPMAT": "1"}, plan="reference")
     mine, theirs = (
         {name: values.astype(np.float64).ravel() for name, values in run.dump(1, "GW", "Out").items()}
         for run in (place, twin)

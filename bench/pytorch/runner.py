@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from bench.problem import Problem
-from bench.processes import Outcome, run
+from bench.processes import Outcome, Process, run
 from bench.rows import PYTORCH, Row
 
 
-def _worker(python: str, job: dict[str, Any], timeout: float, *, watch_memory: bool = False) -> Outcome:
-    command = [python, "-m", "bench.pytorch.worker", json.dumps(job)]
-    return run(command, timeout=timeout, watch_memory=watch_memory)
+def _command(python: str) -> list[str]:
+    return [python, "-m", "bench.pytorch.worker"]
 
 
 def probe(python: str, timeout: float) -> Outcome:
     """What PyTorch this Python has: see ``worker.probe``."""
-    return _worker(python, {"probe": True}, timeout)
+    return run(_command(python), json.dumps({"probe": True}), timeout=timeout)
+
+
+def start(python: str) -> Process:
+    """A process that imports PyTorch and waits for a job."""
+    return Process(_command(python))
 
 
 def train(
-    python: str,
+    worker: Process,
     folder: Path,
     problem: Problem,
     mode: str,
@@ -37,11 +40,10 @@ def train(
     """
     row = Row(PYTORCH, mode, problem.height, problem.width, problem.nf)
     job = {"problem": str(folder), "mode": mode, "epochs": epochs, "seconds": seconds, "device": device}
-    outcome = _worker(python, job, timeout, watch_memory=True)
+    outcome = worker.finish(json.dumps(job), timeout=timeout, watch_memory=True)
     if outcome.error:
         row.error = outcome.error
         return row
     row.take({**outcome.data, "device_memory": outcome.device_memory})
     row.curve = [(int(epoch), float(value)) for epoch, value in row.curve]
-    row.start_seconds = outcome.seconds - outcome.data["seconds"]
     return row

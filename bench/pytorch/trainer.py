@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch._inductor.config
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -55,7 +54,9 @@ class Trainer:
         self._apply: Callable[[Tensor, Tensor], None] = self._update
         if mode.compiled:
             # Which configuration of a kernel is fastest is asked anew: the cache may be of a busier hour.
-            torch._inductor.config.autotune_local_cache = False
+            from torch._inductor import config
+
+            config.autotune_local_cache = False
             options: dict[str, Any] = {"dynamic": False, "fullgraph": True}
             if mode.autotune:
                 options["mode"] = "max-autotune-no-cudagraphs"

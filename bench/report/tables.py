@@ -99,7 +99,7 @@ def failures(rows: Iterable[Row]) -> str:
 
 def growth(rows: Sequence[Row], contenders: Sequence[tuple[str, str]]) -> str:
     """ms per epoch by size; a column for each contender (side, name)."""
-    points = dict.fromkeys((row.width, row.height, row.nf) for row in rows)
+    points = sorted({(row.width, row.height, row.nf) for row in rows})
     found = {(row.width, row.height, row.nf, row.side, row.name): row for row in rows}
 
     def cell(point: tuple[int, int, int], contender: tuple[str, str]) -> str:
