@@ -39,7 +39,7 @@ class Preset:
 
 GPU = Preset(Problem(), 600, GPU_MODES, SIDES, WIDTHS, 300, 2)
 CPU = Preset(Problem(height=128, width=128, nf=32), 200, CPU_MODES, (64, 128, 256), (16, 32, 64), 5, 4)
-CORES_TO_COMPILE = 2  # that PyTorch's compiler keeps busy for one mode
+CORES_TO_COMPILE = 2  # that a compiler may keep busy
 SWEEP_SECONDS = 2.0  # that a point of the sweep may take, in fewer epochs
 QUICK_MODES = {"gpu": ("graph-bf16", "graph-fp16-toeplitz"), "cpu": ("eager-fp32",)}
 FIRST_EPOCHS = 5  # of the run that builds pipelines
@@ -118,7 +118,10 @@ class Contest:
     def _compile(self, point: Problem, mode: str) -> None:
         """Fill PyTorch's compile cache, once: it takes the better part of a minute."""
         done = self._place(point) / f"compiled-{mode}"
-        if not done.exists() and self._pytorch(pytorch.start(self.options.pytorch), point, mode, 1).error is None:
+        if done.exists():
+            return
+        worker = pytorch.start(self.options.pytorch, CORES_TO_COMPILE)
+        if self._pytorch(worker, point, mode, 1).error is None:
             done.touch()
 
     def _build(self, point: Problem) -> None:

@@ -92,7 +92,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         metavar="A,B",
         help="PyTorch modes of the sweep; unless given, the fastest",
     )
-    add("--seconds", type=float, metavar="S", help="train no longer than this: slow plans and modes get fewer epochs")
+    add("--seconds", type=float, metavar="S", help="plans and modes that would train longer are only timed")
     add("--timeout", type=float, default=300.0, metavar="S", help="seconds for one measurement (300)")
     add("--device", help="Vulkan device of convtrain, by index or name")
     add("--pytorch", default=sys.executable, metavar="PYTHON", help="the Python that has torch; this one unless given")

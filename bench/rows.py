@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 CONVTRAIN, PYTORCH = "convtrain", "PyTorch"
-LEAST_EPOCHS = 10  # however slow a plan or mode is
+TIMED_EPOCHS, LEAST_EPOCHS = 50, 10  # of a plan or mode that is only timed; however slow it is
 
 
 @dataclass
@@ -58,7 +58,7 @@ def fastest(rows: Iterable[Row]) -> Row | None:
 
 
 def affordable_epochs(wanted: int, seconds_each: float, seconds: float | None) -> int:
-    """As many epochs as wanted, or as fit into ``seconds``; enough for a time per epoch in any case."""
-    if seconds is None:
+    """The epochs wanted if they take no longer than ``seconds``; else as many as give a time per epoch."""
+    if seconds is None or wanted * seconds_each <= seconds:
         return wanted
-    return min(wanted, max(LEAST_EPOCHS, int(seconds / seconds_each)))
+    return min(wanted, TIMED_EPOCHS, max(LEAST_EPOCHS, int(seconds / seconds_each)))

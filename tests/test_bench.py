@@ -85,7 +85,8 @@ def test_ratios_and_failures() -> None:
 
 def test_slow_ones_train_for_fewer_epochs() -> None:
     assert affordable_epochs(600, 0.002, 8.0) == affordable_epochs(600, 9.9, None) == 600
-    assert affordable_epochs(600, 0.04, 8.0) == 200
+    assert affordable_epochs(600, 0.04, 8.0) == 50
+    assert affordable_epochs(600, 0.4, 8.0) == 20
     assert affordable_epochs(600, 9.9, 8.0) == 10
 
 

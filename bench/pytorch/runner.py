@@ -19,9 +19,10 @@ def probe(python: str, timeout: float) -> Outcome:
     return run(_command(python), json.dumps({"probe": True}), timeout=timeout)
 
 
-def start(python: str) -> Process:
-    """A process that imports PyTorch and waits for a job."""
-    return Process(_command(python))
+def start(python: str, cores: int | None = None) -> Process:
+    """A process that imports PyTorch and waits for a job. ``cores``: how many its compiler may keep busy."""
+    variables = {} if cores is None else {"TORCHINDUCTOR_COMPILE_THREADS": str(cores)}
+    return Process(_command(python), variables=variables)
 
 
 def train(
