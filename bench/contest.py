@@ -94,10 +94,10 @@ class Contest:
         for point in points:
             self._place(point)
         jobs: list[Callable[[], object]] = []
-        if self.torch:
-            jobs += [partial(self._compile, point, mode) for point, mode in self._to_compile()]
         if self.options.convtrain:
             jobs += [partial(self._build, point) for point in points]
+        if self.torch:
+            jobs += [partial(self._compile, point, mode) for point, mode in self._to_compile()]
         if self._workers < 2 and not self.options.prepare:
             return  # nothing is gained
         workers = max(1, self._workers)
