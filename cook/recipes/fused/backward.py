@@ -30,7 +30,8 @@ CONV_SHAPE = {"COLUMN": COLUMN, "WARPS": 2, "DEPTH": 2, "BANDS": 3}  # features,
 
 
 class Backward(Muon):
-    """Two passes a layer; those of layer 0 compute h and d again and store no gradients of them. Then the shares are added."""
+    """Two passes a layer; those of layer 0 compute h and d again and store no gradients of them. Then the shares are
+    added."""
 
     def _backward(self) -> None:
         head_share = self._head_back()
@@ -161,6 +162,7 @@ class Backward(Muon):
         self._gather_mix(0, gather[3], slices)
 
     def _stem_spread(self) -> PortRef:
+        """What the gradients of stem, taps and bias get from layer 0."""
         model, region = self.model, self.regions.widest
         self.shares["STEM"] = slices = share_out(region.tiles, STEM_SPREAD_SLICES)
         spread = self._add_reader(

@@ -7,7 +7,6 @@ from cook.recipes.fused.base import GATHERED, FusedBase
 from cook.recipes.reference.base import Link, ceil_div, link
 from cook.recipes.reference.update import NEWTON_SCHULZ_STEPS
 
-MUON_WARPS = 8
 HEAD_NUMBERS = 16  # slang/fused/gather.slang
 
 
@@ -60,7 +59,6 @@ class Muon(FusedBase):
                 "muon",
                 (model.layers, 1, 1),
                 dims={"PARTS": model.mix_size // GATHERED, "STEPS": NEWTON_SCHULZ_STEPS},
-                shape={"WARPS": MUON_WARPS},
             ),
             "update",
             [
