@@ -1,4 +1,5 @@
-"""Plan `fused` where nothing has matrix units: its matrix kernels do nothing here, the others can be run one by one."""
+"""Plan `fused-f16` where nothing has matrix units: its matrix kernels do nothing here, unless they have a stand-in in
+plain arithmetic; the others can be run one by one."""
 
 from __future__ import annotations
 
@@ -18,10 +19,12 @@ from cook.cache import SpirvCache
 from cook.model import ModelConfig
 from cook.pack import pack
 from cook.recipes.fused import Fused
+from cook.recipes.fused.base import HALF
 from cook.recipes.fused.regions import Regions
 from cook.sources import slang_root
 
 Array = NDArray[np.float64]
+STAND_INS = Path(__file__).parent / "stand_ins"
 
 
 def _idle(item: PassSpec, folder: Path) -> Kernel:
@@ -33,6 +36,16 @@ def _idle(item: PassSpec, folder: Path) -> Kernel:
     lines.append('[shader("compute")] [numthreads(1, 1, 1)] void main() {}')
     (folder / f"idle{item.index}.slang").write_text("\n".join(lines))
     return Kernel(f"idle{item.index}.slang", groups=(1, 1, 1))
+
+
+def _stand_in(item: PassSpec, folder: Path) -> Kernel:
+    """What to run instead of a matrix kernel."""
+    if not (STAND_INS / f"{item.name}.slang").exists():
+        return _idle(item, folder)
+    kernel = item.kernels[0]
+    values = {name: kernel.values[name] for name in ("geometry", "region")}
+    groups = (values["region"]["SLICES"], 1, 1)
+    return replace(kernel, source=f"{item.name}.slang", values=values, groups=groups, name="half", requires=HALF)
 
 
 class ScalarParts:
@@ -47,13 +60,15 @@ class ScalarParts:
         recipe = Fused(model)
         graph = recipe.build()
         for number, item in enumerate(graph.passes):
-            if item.kernels[0].requires.matrix or (only and item.name not in only and item.uniform is None):
+            if only and item.name not in only and item.uniform is None:
                 graph.passes[number] = replace(item, kernels=(_idle(item, folder),))
+            elif item.kernels[0].requires.matrix:
+                graph.passes[number] = replace(item, kernels=(_stand_in(item, folder),))
         seeds = {"weights": "0" * 64, "target": "1" * 64}
         made = pack(
             [graph],
             packs={"model": model.pack()},
-            roots=[slang_root(), folder],
+            roots=[slang_root(), STAND_INS, folder],
             cache=SpirvCache(folder),
             seeds=seeds,
         )

@@ -15,29 +15,34 @@ from cook.recipes.fused.base import (
     SPREAD,
     SPREAD_SLICES,
     STATE_WORDS,
+    STEM_GATHER,
+    STEM_GATHER_SLICES,
+    STEM_SPREAD,
+    STEM_SPREAD_SLICES,
     share_out,
 )
 from cook.recipes.fused.muon import Muon
 from cook.recipes.reference.base import Scratch, ceil_div, link
 
 HEAD_SLICES = 396  # workgroups of head_back, at most
-STEM_FEATURES, STEM_SLICES = 16, 148  # features of a workgroup of stem_back, and slices at most
 CONV_SEGMENTS = 11  # of a column of strips, each a workgroup's
 CONV_SHAPE = {"COLUMN": COLUMN, "WARPS": 2, "DEPTH": 2, "BANDS": 3}  # features, bands in flight, bands as windows
 
 
 class Backward(Muon):
-    """Two passes a layer, but one for layer 0, whose convolution stem_back takes along; then the shares are added."""
+    """Two passes a layer; those of layer 0 compute h and d again and store no gradients of them. Then the shares are
+    added."""
 
     def _backward(self) -> None:
         head_share = self._head_back()
-        for layer in reversed(range(self.model.layers)):
+        for layer in reversed(range(1, self.model.layers)):
             mix = self._mix_back(layer)
-            self._gather_mix(layer, mix[6])
-            if layer > 0:
-                conv = self._conv_back(layer, mix)
+            slices = self.shares["MIX"]
+            self._gather_mix(layer, mix[6], slices, layer * slices)
+            conv = self._conv_back(layer, mix)
+        self._stem_gather()
         self._muon_direction()
-        self._gather(conv[5], self._stem_back(mix), head_share)
+        self._gather(conv[5], self._stem_spread(), head_share)
 
     def _head_back(self) -> PortRef:
         model, region = self.model, self.regions.features(self.model.layers)
@@ -132,29 +137,54 @@ class Backward(Muon):
             covers=("bwd_dw_x", "bwd_dw_k", "bwd_sin_dm"),
         )
 
-    def _stem_back(self, mix: PassSpec) -> PortRef:
-        model, region = self.model, self.regions.widest
-        self.shares["STEM"] = slices = share_out(region.tiles, STEM_SLICES)
-        values = {**self._blocks(region, slices), **region.box}
-        stem = self._add_reader(
-            "stem_back",
-            self._on_halves(
-                "stem_back",
-                (model.nf // STEM_FEATURES, slices, 1),
+    def _stem_gather(self) -> None:
+        """Layer 0's dM."""
+        model, region, parts = self.model, self.regions.widest, STEM_GATHER["PARTS"]
+        slices = share_out(region.tiles, STEM_GATHER_SLICES)
+        gather = self._add_reader(
+            "stem_gather",
+            self._on_matrices(
+                "stem_gather",
+                (parts * slices, 1, 1),
                 geometry=self.regions.geometry,
-                region={**values, **self.regions.origin},
+                region={**self._blocks(region, slices), **region.box, **self.regions.origin},
+                shape=STEM_GATHER,
             ),
             "backward",
             [
                 link(1, "waves", READ, self.waves),
-                link(2, "dh", READ, mix[4]),
-                link(3, "dd", READ, mix[5]),
+                link(2, "dm", READ, self.dm),
+                size(3, "partial", WRITE, slices * model.mix_size),
+            ],
+            self._work(1, 4 * model.nf),
+            covers=("gemm_mixw",),
+        )
+        self._gather_mix(0, gather[3], slices)
+
+    def _stem_spread(self) -> PortRef:
+        """What the gradients of stem, taps and bias get from layer 0."""
+        model, region = self.model, self.regions.widest
+        self.shares["STEM"] = slices = share_out(region.tiles, STEM_SPREAD_SLICES)
+        spread = self._add_reader(
+            "stem_spread",
+            self._on_matrices(
+                "stem_spread",
+                (slices, 1, 1),
+                geometry=self.regions.geometry,
+                region={**self._blocks(region, slices), **region.box, **self.regions.origin},
+                shape=STEM_SPREAD,
+            ),
+            "backward",
+            [
+                link(1, "waves", READ, self.waves),
+                link(2, "dm", READ, self.dm),
+                link(3, "mixes", READ, self.mixes),
                 size(4, "partial", WRITE, slices * model.nf * 6),
             ],
-            self._work(2, 60),
-            covers=("bwd_dw_x", "bwd_dw_k", "bwd_kern", "bwd_stem"),
+            self._work(1, 4 * model.nf + 60),
+            covers=("gemm_mixx", "unpack_dm", "bwd_dw_x", "bwd_dw_k", "bwd_kern", "bwd_stem"),
         )
-        return stem[4]
+        return spread[4]
 
     def _gather(self, tap_share: PortRef, stem_share: PortRef, head_share: PortRef) -> None:
         model = self.model

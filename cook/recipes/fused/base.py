@@ -20,6 +20,8 @@ FINE_MIX_SHAPE = {**MIX_SHAPE, "TOGETHER": 2}  # of layer 0
 MIX_SLICES = 132  # workgroups that share the products of a layer
 MIX_BACK_WARPS = 4
 GATHER, GATHER_SLICES = {"OCTETS": 4, "ACROSS": 2}, 66  # see slang/fused/mix_back_matrix.slang
+STEM_GATHER, STEM_GATHER_SLICES = {"WARPS": 4, "ACROSS": 2, "PARTS": 2}, 132  # see slang/fused/stem_gather_matrix.slang
+STEM_SPREAD, STEM_SPREAD_SLICES = {"WARPS": 16}, 128  # leaves multiprocessors to muon
 SPREAD, SPREAD_SLICES = {"OCTETS": 8, "DOWN": 4, "TOGETHER": 1}, 132
 
 Groups = tuple[int, int, int]

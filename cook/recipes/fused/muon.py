@@ -13,7 +13,7 @@ HEAD_NUMBERS = 16  # slang/fused/gather.slang
 class Muon(FusedBase):
     """Both need none of what comes after their layer in the backward pass, and run beside it."""
 
-    def _gather_mix(self, layer: int, share: PortRef) -> None:
+    def _gather_mix(self, layer: int, share: PortRef, slices: int, first: int = 0) -> None:
         """A layer's gradient at once, beside the next pass: its shares are still in the cache then."""
         model = self.model
         mixes, shape = model.layers * model.mix_size, (model.layers, 2 * model.nf, model.nf)
@@ -38,12 +38,12 @@ class Muon(FusedBase):
             "gather_mix",
             Kernel(
                 "fused/gather_mix.slang",
-                {"slices": {"MIX": self.shares["MIX"], "LAYER": layer}},
+                {"slices": {"FIRST": first, "COUNT": slices, "LAYER": layer}},
                 groups=(groups, 1, 1),
             ),
             "backward",
             [link(0, "state", READ, self.state), link(1, "mix", READ, share), *buffers],
-            self.cost.reduce(self.shares["MIX"], model.mix_size),
+            self.cost.reduce(slices, model.mix_size),
             covers=("reduce_mixw", "muon_prep"),
         )
         if layer == model.layers - 1:
