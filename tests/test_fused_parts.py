@@ -11,6 +11,7 @@ import pytest
 from convtrain.gpu.snapshot import DeviceSnapshot
 from convtrain.train.schedule import STATE_DTYPE
 from cook.model import ModelConfig
+from cook.recipes.fused import loss
 from live_device import device
 from oracle import loss as oracle_loss
 from oracle.layout import Config, random_weights, unpack
@@ -202,11 +203,16 @@ def test_shares_of_a_matrix(parts: ScalarParts) -> None:
         assert abs(squares.sum() / (after**2).sum() - 1) < 1e-5
 
 
+@pytest.mark.parametrize("slices", [1000, 3])
 @pytest.mark.parametrize("size", [(40, 110), (11, 12), (10, 60), (1, 5), (9, 1)])
-def test_loss(device: DeviceSnapshot, tmp_path: Path, size: tuple[int, int]) -> None:
+def test_loss(
+    device: DeviceSnapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int], slices: int
+) -> None:
     """DlOut by central differences of the oracle's loss, and every term."""
     if not (device.float16 and device.storage_16bit):
         pytest.skip("no fp16 storage on this device")
+    monkeypatch.setattr(loss, "SSIM_SLICES", slices)
+    monkeypatch.setattr(loss, "GRADIENT_SLICES", slices)
     height, width = size
     rng = np.random.default_rng(4)
     target = rng.uniform(0, 1, (height, width, 3)).astype(np.float32).astype(np.float64)
