@@ -157,7 +157,12 @@ class Forward(FusedBase):
                 "head",
                 (region.bands, region.pairs, 1),
                 geometry=self.regions.geometry,
-                region={"PAIR0": region.pair0, **self.regions.origin},
+                region={
+                    "PAIR0": region.pair0,
+                    "PAIRS": region.pairs,
+                    "BANDS": region.bands,
+                    **self.regions.origin,
+                },
             ),
             "forward",
             [
