@@ -11,7 +11,7 @@ import pytest
 from convtrain.gpu.snapshot import DeviceSnapshot
 from convtrain.train.schedule import STATE_DTYPE
 from cook.model import ModelConfig
-from cook.recipes.fused import loss
+from cook.recipes.fused import backward, loss
 from live_device import device
 from oracle import loss as oracle_loss
 from oracle.layout import Config, random_weights, unpack
@@ -28,7 +28,9 @@ SCALE = 3 * MODEL.height * MODEL.width  # of gradients in fp16
 def parts(device: DeviceSnapshot, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScalarParts]:
     if not (device.float16 and device.storage_16bit):
         pytest.skip("no fp16 storage on this device")
-    made = ScalarParts(MODEL, device, tmp_path_factory.mktemp("spirv"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backward, "HEAD_SLICES", 5)  # so that a slice has several blocks, as in a large picture
+        made = ScalarParts(MODEL, device, tmp_path_factory.mktemp("spirv"))
     yield made
     made.engine.close()
 

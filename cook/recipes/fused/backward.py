@@ -20,7 +20,7 @@ from cook.recipes.fused.base import (
 from cook.recipes.fused.muon import Muon
 from cook.recipes.reference.base import Scratch, ceil_div, link
 
-HEAD_SLICES = 396  # workgroups of head_back, at most
+HEAD_SLICES = 264  # workgroups of head_back, at most
 STEM_FEATURES, STEM_SLICES = 16, 148  # features of a workgroup of stem_back, and slices at most
 CONV_SEGMENTS = 11  # of a column of strips, each a workgroup's
 CONV_SHAPE = {"COLUMN": COLUMN, "WARPS": 2, "DEPTH": 2, "BANDS": 3}  # features, bands in flight, bands as windows
