@@ -30,6 +30,7 @@ def parts(device: DeviceSnapshot, tmp_path_factory: pytest.TempPathFactory) -> I
         pytest.skip("no fp16 storage on this device")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(backward, "HEAD_SLICES", 5)  # so that a slice has several blocks, as in a large picture
+        patch.setattr(backward, "STEM_SLICES", 7)
         made = ScalarParts(MODEL, device, tmp_path_factory.mktemp("spirv"))
     yield made
     made.engine.close()
@@ -147,11 +148,11 @@ def test_stem_back_to_gradients(parts: ScalarParts, weights: dict[str, np.ndarra
     dz = g * np.cos(z) + e * (a[:, None, None] * np.cos(z) - b[:, None, None] * np.sin(z))
     by_a, by_b = (e * np.sin(z)).sum(axis=(1, 2)), (e * np.cos(z)).sum(axis=(1, 2))
 
-    tap_share = rng.normal(size=parts.read("gather", 4).size)
-    head_share = rng.normal(size=parts.read("gather", 6).size)
-    parts.write("gather", 4, tap_share.astype(np.float32))
-    parts.write("gather", 6, head_share.astype(np.float32))
-    parts.run("gather", "kern_back")
+    tap_share = rng.normal(size=parts.read("gather_shares", 0).size)
+    head_share = rng.normal(size=parts.read("gather_shares", 1).size)
+    parts.write("gather_shares", 0, tap_share.astype(np.float32))
+    parts.write("gather_shares", 1, head_share.astype(np.float32))
+    parts.run("gather_shares", "gather", "kern_back")
     above = tap_share.reshape(-1, MODEL.nf, MODEL.taps + 1).sum(axis=0)
     tap_gradient = above[:, :-1].reshape(taps.shape)
     tap_gradient = (tap_gradient + by_a[:, None, None] * np.cos(step) + by_b[:, None, None] * np.sin(step)) / SCALE
@@ -170,7 +171,7 @@ def test_stem_back_to_gradients(parts: ScalarParts, weights: dict[str, np.ndarra
         "dw.b": (above[:, -1] + e.sum(axis=(1, 2))) / SCALE,
         "head.w": head_share.reshape(-1, MODEL.nf + 1, 3).sum(axis=0)[:-1].T,
     }
-    gradient = unpack(parts.read("gather", 7).astype(np.float64), config)
+    gradient = unpack(parts.read("gather", 6).astype(np.float64), config)
     errors = {name: relative(gradient[name], value) for name, value in expected.items()}
     assert max(errors.values()) < 2e-5, errors
     np.testing.assert_allclose(
