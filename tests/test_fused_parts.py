@@ -11,6 +11,7 @@ import pytest
 from convtrain.gpu.snapshot import DeviceSnapshot
 from convtrain.train.schedule import STATE_DTYPE
 from cook.model import ModelConfig
+from cook.recipes.fused import backward, loss
 from live_device import device
 from oracle import loss as oracle_loss
 from oracle.layout import Config, random_weights, unpack
@@ -27,7 +28,10 @@ SCALE = 3 * MODEL.height * MODEL.width  # of gradients in fp16
 def parts(device: DeviceSnapshot, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScalarParts]:
     if not (device.float16 and device.storage_16bit):
         pytest.skip("no fp16 storage on this device")
-    made = ScalarParts(MODEL, device, tmp_path_factory.mktemp("spirv"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backward, "HEAD_SLICES", 5)  # so that a slice has several blocks, as in a large picture
+        patch.setattr(backward, "STEM_SPREAD_SLICES", 7)
+        made = ScalarParts(MODEL, device, tmp_path_factory.mktemp("spirv"))
     yield made
     made.engine.close()
 
@@ -51,12 +55,12 @@ def numbers(bits: np.ndarray) -> np.ndarray:
     return bits.view(np.float16).astype(np.float64)
 
 
-def test_operands_and_stem(parts: ScalarParts, weights: dict[str, np.ndarray]) -> None:
+def test_waves_operands_and_stem(parts: ScalarParts, weights: dict[str, np.ndarray]) -> None:
     config = Config.of(MODEL.config())
     taps = kernel(weights, config)
     parts.write_weights(weights["flat"])
-    parts.run("operands", "stem")
-    np.testing.assert_allclose(parts.read("operands", 1).reshape(taps.shape), taps, atol=1e-6)
+    parts.run("waves", "operands", "stem")
+    np.testing.assert_allclose(parts.read("waves", 1).reshape(taps.shape), taps, atol=1e-6)
     h, d = parts.read_map("stem", 2), parts.read_map("stem", 3)
     z = 30 * (np.einsum("kyx,fk->fyx", coordinates(config), weights["stem.w"]) + weights["stem.b"][:, None, None])
     # Compare on the region that the plan computes: there, taps stay within the oracle's domain.
@@ -85,7 +89,7 @@ def test_operands_and_stem(parts: ScalarParts, weights: dict[str, np.ndarray]) -
     # Rounding errors are passed on from tap to tap: those of a kernel add up to that of its last one.
     first = 4 - MODEL.radius
     total = toeplitz[:, 0, :, first : first + MODEL.ks, 0].astype(np.float64).sum(axis=(1, 2))
-    exact = parts.read("operands", 1).reshape(taps.shape).astype(np.float64)
+    exact = parts.read("waves", 1).reshape(taps.shape).astype(np.float64)
     assert (np.abs(total - exact.sum(axis=(1, 2))) <= 2**-11 * most).all()
     mixes = parts.read("operands", 3, np.float16).reshape(MODEL.layers, 2, -1)
     for layer in range(MODEL.layers):
@@ -125,7 +129,7 @@ def test_layer_0_back_to_gradients(parts: ScalarParts, weights: dict[str, np.nda
     config = Config.of(MODEL.config())
     rng = np.random.default_rng(2)
     parts.write_weights(weights["flat"])
-    parts.run("operands")
+    parts.run("waves", "operands")
     dm = halves(rng.normal(size=parts.map_shape()))
     parts.write_map("stem_spread", 2, dm)
     parts.run("stem_gather", "stem_spread")
@@ -148,11 +152,11 @@ def test_layer_0_back_to_gradients(parts: ScalarParts, weights: dict[str, np.nda
     dz = g * np.cos(z) + e * (a[:, None, None] * np.cos(z) - b[:, None, None] * np.sin(z))
     by_a, by_b = (e * np.sin(z)).sum(axis=(1, 2)), (e * np.cos(z)).sum(axis=(1, 2))
 
-    tap_share = rng.normal(size=parts.read("gather", 4).size)
-    head_share = rng.normal(size=parts.read("gather", 6).size)
-    parts.write("gather", 4, tap_share.astype(np.float32))
-    parts.write("gather", 6, head_share.astype(np.float32))
-    parts.run("gather", "kern_back")
+    tap_share = rng.normal(size=parts.read("gather_shares", 0).size)
+    head_share = rng.normal(size=parts.read("gather_shares", 1).size)
+    parts.write("gather_shares", 0, tap_share.astype(np.float32))
+    parts.write("gather_shares", 1, head_share.astype(np.float32))
+    parts.run("gather_shares", "gather", "kern_back")
     above = tap_share.reshape(-1, MODEL.nf, MODEL.taps + 1).sum(axis=0)
     tap_gradient = above[:, :-1].reshape(taps.shape)
     tap_gradient = (tap_gradient + by_a[:, None, None] * np.cos(step) + by_b[:, None, None] * np.sin(step)) / SCALE
@@ -171,7 +175,7 @@ def test_layer_0_back_to_gradients(parts: ScalarParts, weights: dict[str, np.nda
         "dw.b": (above[:, -1] + e.sum(axis=(1, 2))) / SCALE,
         "head.w": head_share.reshape(-1, MODEL.nf + 1, 3).sum(axis=0)[:-1].T,
     }
-    gradient = unpack(parts.read("gather", 7).astype(np.float64), config)
+    gradient = unpack(parts.read("gather", 6).astype(np.float64), config)
     errors = {name: relative(gradient[name], value) for name, value in expected.items()}
     assert max(errors.values()) < 5e-5, errors
     np.testing.assert_allclose(
@@ -206,11 +210,16 @@ def test_shares_of_a_matrix(parts: ScalarParts) -> None:
         assert abs(squares.sum() / (after**2).sum() - 1) < 1e-5
 
 
+@pytest.mark.parametrize("slices", [1000, 3])
 @pytest.mark.parametrize("size", [(40, 110), (11, 12), (10, 60), (1, 5), (9, 1)])
-def test_loss(device: DeviceSnapshot, tmp_path: Path, size: tuple[int, int]) -> None:
+def test_loss(
+    device: DeviceSnapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int], slices: int
+) -> None:
     """DlOut by central differences of the oracle's loss, and every term."""
     if not (device.float16 and device.storage_16bit):
         pytest.skip("no fp16 storage on this device")
+    monkeypatch.setattr(loss, "SSIM_SLICES", slices)
+    monkeypatch.setattr(loss, "GRADIENT_SLICES", slices)
     height, width = size
     rng = np.random.default_rng(4)
     target = rng.uniform(0, 1, (height, width, 3)).astype(np.float32).astype(np.float64)

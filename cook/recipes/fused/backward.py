@@ -24,7 +24,8 @@ from cook.recipes.fused.base import (
 from cook.recipes.fused.muon import Muon
 from cook.recipes.reference.base import Scratch, ceil_div, link
 
-HEAD_SLICES = 396  # workgroups of head_back, at most
+HEAD_SLICES = 264  # workgroups of head_back, at most
+GATHERED_TOGETHER = 64  # numbers that a workgroup of gather_shares adds up
 CONV_SEGMENTS = 11  # of a column of strips, each a workgroup's
 CONV_SHAPE = {"COLUMN": COLUMN, "WARPS": 2, "DEPTH": 2, "BANDS": 3}  # features, bands in flight, bands as windows
 
@@ -42,7 +43,8 @@ class Backward(Muon):
             conv = self._conv_back(layer, mix)
         self._stem_gather()
         self._muon_direction()
-        self._gather(conv[5], self._stem_spread(), head_share)
+        stem_share = self._stem_spread()
+        self._gather(self._gather_shares(conv[5], head_share), stem_share)
 
     def _head_back(self) -> PortRef:
         model, region = self.model, self.regions.features(self.model.layers)
@@ -186,31 +188,47 @@ class Backward(Muon):
         )
         return spread[4]
 
-    def _gather(self, tap_share: PortRef, stem_share: PortRef, head_share: PortRef) -> None:
+    def _gather_shares(self, tap_share: PortRef, head_share: PortRef) -> PortRef:
+        """The shares that need not wait for the stem's, beside it."""
         model = self.model
-        mix_reports = model.layers * model.mix_size // GATHERED
-        counts = {name: self.shares[name] for name in ("TAPS", "STEM", "HEAD")}
+        counts = model.nf * (model.taps + 1), (model.nf + 1) * 3
+        shares = self._add(
+            "gather_shares",
+            Kernel(
+                "fused/gather_shares.slang",
+                {"slices": {name: self.shares[name] for name in ("TAPS", "HEAD")}},
+                groups=(sum(ceil_div(count, GATHERED_TOGETHER) for count in counts), 1, 1),
+            ),
+            "backward",
+            [
+                link(0, "taps", READ, tap_share),
+                link(1, "head", READ, head_share),
+                size(2, "sums", WRITE, sum(counts)),
+            ],
+            self.cost.reduce(self.shares["TAPS"] * (model.layers - 1), counts[0]),
+            covers=("bwd_kern",),
+        )
+        return shares[2]
+
+    def _gather(self, sums: PortRef, stem_share: PortRef) -> None:
+        model = self.model
+        counts = {"STEM": self.shares["STEM"], "REPORTS": model.layers * model.mix_size // GATHERED}
         gather = self._add(
             "gather",
-            Kernel(
-                "fused/gather.slang",
-                {"slices": {**counts, "REPORTS": mix_reports}},
-                groups=(self.reports - mix_reports, 1, 1),
-            ),
+            Kernel("fused/gather.slang", {"slices": counts}, groups=(model.nf, 1, 1)),
             "backward",
             [
                 link(0, "state", READ, self.state),
                 link(1, "weights", READ, self.weights),
                 link(2, "kernel", READ, self.kernel),
                 link(3, "hidden", READ, self.hidden),
-                link(4, "taps", READ, tap_share),
+                link(4, "sums", READ, sums),
                 link(5, "stem", READ, stem_share),
-                link(6, "head", READ, head_share),
-                link(7, "gradient", WRITE, self.gradient),
-                size(8, "tap_gradient", WRITE, model.nf * model.taps),
-                link(9, "broken", WRITE, self.broken),
+                link(6, "gradient", WRITE, self.gradient),
+                size(7, "tap_gradient", WRITE, model.nf * model.taps),
+                link(8, "broken", WRITE, self.broken),
             ],
-            self.cost.reduce(self.shares["TAPS"] * (model.layers - 1), model.nf * (model.taps + 1)),
+            self.cost.reduce(self.shares["STEM"], 6 * model.nf),
             covers=("bwd_kern",),
         )
         self._add_reader(
@@ -218,7 +236,7 @@ class Backward(Muon):
             Kernel("fused/kern_back.slang", groups=(model.kn, 1, 1)),
             "backward",
             [
-                link(1, "tap_gradient", READ, gather[8]),
+                link(1, "tap_gradient", READ, gather[7]),
                 link(2, "hidden", READ, self.hidden),
                 link(3, "gradient", WRITE, self.gradient),
             ],

@@ -57,7 +57,6 @@ class FusedBase(Base):
     remainders: dict[int, PortRef]
     terms: PortRef
     loss_weights: dict[str, float]
-    loss_tiles: int
     similarity: PortRef
     state: PortRef
     dm: PortRef

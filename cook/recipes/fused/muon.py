@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from convtrain.graph.builder import READ, WRITE, Kernel, PortRef, PortSpec, size
 from cook.recipes.fused.base import GATHERED, FusedBase
-from cook.recipes.reference.base import Link, ceil_div, link
+from cook.recipes.reference.base import Link, link
 from cook.recipes.reference.update import NEWTON_SCHULZ_STEPS
-
-HEAD_NUMBERS = 16  # slang/fused/gather.slang
 
 
 class Muon(FusedBase):
@@ -18,9 +16,8 @@ class Muon(FusedBase):
         model = self.model
         mixes, shape = model.layers * model.mix_size, (model.layers, 2 * model.nf, model.nf)
         groups = model.mix_size // GATHERED
-        head_groups = ceil_div(3 * (model.nf + 1), HEAD_NUMBERS)
         if layer == model.layers - 1:
-            self.reports = model.layers * groups + model.nf + head_groups
+            self.reports = model.layers * groups + model.nf
             buffers: tuple[PortSpec | Link, ...] = (
                 size(2, "momentum", READ, mixes, label="muon_b", shape=shape, dump=True),
                 size(3, "gradient", WRITE, model.weights, label="GW"),

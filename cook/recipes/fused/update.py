@@ -15,14 +15,14 @@ class Update(FusedBase):
 
     def _adam(self) -> None:
         """The schedule; the step itself follows where the reference has Muon's."""
-        model = self.model
+        model, terms, similarities = self.model, self.shares["TERMS"], self.shares["SSIM"]
         schedule = self._add(
             "schedule",
             Kernel(
                 "fused/schedule.slang",
                 {
                     "cfg": {**schedule_rules(model), **self.loss_weights},
-                    "dims": {"TERM_GROUPS": self.loss_tiles, "SSIM_GROUPS": self.loss_tiles, "REPORTS": self.reports},
+                    "dims": {"TERM_GROUPS": terms, "SSIM_GROUPS": similarities, "REPORTS": self.reports},
                 },
                 groups=(1, 1, 1),
             ),
@@ -34,7 +34,7 @@ class Update(FusedBase):
                 link(3, "state", READ_WRITE, self.state),
                 size(4, "loss", WRITE, len(LOSS_FIELDS), label="loss", host=True),
             ],
-            {"nbytes": 20 * self.loss_tiles + 4 * self.reports, "flops": 5 * self.loss_tiles},
+            {"nbytes": 16 * terms + 4 * similarities + 4 * self.reports, "flops": 4 * terms + similarities},
             covers=("ssim_add",),
         )
         self.loss = schedule[4]
