@@ -15,10 +15,10 @@ COLUMNS = """\
 Times to a PSNR are those of the epochs alone, by each epoch's own output; the final PSNR is that of the averaged
 weights. *memory* is each program's own account: of its buffers for convtrain, the allocator's peak for PyTorch, the
 process's peak on a CPU. *driver's* is the increase that the driver reports, contexts included. *bandwidth* is what
-convtrain's passes declare to move and *matrix* the model's mixing products, each as a share of its ceiling. *start* is
-everything but the epochs: import, compile, tuning, capture, evaluation, export; convtrain's pipeline cache is warm, and
-so is PyTorch's compile cache where there are cores enough to fill it beforehand. Where a row has fewer *epochs*, its
-time per epoch counts, and its final PSNR is left out."""
+convtrain's passes declare to move (plan reference in fp32, though its fp16 edition moves less) and *matrix* the model's
+mixing products, each as a share of its ceiling. *start* is everything but the epochs: import, compile, tuning, capture,
+evaluation, export; convtrain's pipeline cache is warm, and so is PyTorch's compile cache where there are cores enough
+to fill it beforehand. A row of fewer *epochs* than the others was only timed."""
 
 
 def page(results: Results) -> str:
