@@ -55,12 +55,12 @@ def numbers(bits: np.ndarray) -> np.ndarray:
     return bits.view(np.float16).astype(np.float64)
 
 
-def test_waves_operands_and_stem(parts: ScalarParts, weights: dict[str, np.ndarray]) -> None:
+def test_operands_and_stem(parts: ScalarParts, weights: dict[str, np.ndarray]) -> None:
     config = Config.of(MODEL.config())
     taps = kernel(weights, config)
     parts.write_weights(weights["flat"])
-    parts.run("waves", "operands", "stem")
-    np.testing.assert_allclose(parts.read("waves", 1).reshape(taps.shape), taps, atol=1e-6)
+    parts.run("operands", "stem")
+    np.testing.assert_allclose(parts.read("operands", 1).reshape(taps.shape), taps, atol=1e-6)
     h, d = parts.read_map("stem", 2), parts.read_map("stem", 3)
     z = 30 * (np.einsum("kyx,fk->fyx", coordinates(config), weights["stem.w"]) + weights["stem.b"][:, None, None])
     # Compare on the region that the plan computes: there, taps stay within the oracle's domain.
@@ -89,7 +89,7 @@ def test_waves_operands_and_stem(parts: ScalarParts, weights: dict[str, np.ndarr
     # Rounding errors are passed on from tap to tap: those of a kernel add up to that of its last one.
     first = 4 - MODEL.radius
     total = toeplitz[:, 0, :, first : first + MODEL.ks, 0].astype(np.float64).sum(axis=(1, 2))
-    exact = parts.read("waves", 1).reshape(taps.shape).astype(np.float64)
+    exact = parts.read("operands", 1).reshape(taps.shape).astype(np.float64)
     assert (np.abs(total - exact.sum(axis=(1, 2))) <= 2**-11 * most).all()
     mixes = parts.read("operands", 3, np.float16).reshape(MODEL.layers, 2, -1)
     for layer in range(MODEL.layers):
@@ -129,7 +129,7 @@ def test_layer_0_back_to_gradients(parts: ScalarParts, weights: dict[str, np.nda
     config = Config.of(MODEL.config())
     rng = np.random.default_rng(2)
     parts.write_weights(weights["flat"])
-    parts.run("waves", "operands")
+    parts.run("operands")
     dm = halves(rng.normal(size=parts.map_shape()))
     parts.write_map("stem_spread", 2, dm)
     parts.run("stem_gather", "stem_spread")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from convtrain.graph.builder import READ, WRITE, Kernel, PassSpec, PortRef, UniformSpec, data, size
+from convtrain.graph.builder import READ, WRITE, PassSpec, PortRef, UniformSpec, data, size
 from convtrain.graph.types import STORE
 from cook.recipes.fused.base import (
     COLUMN,
@@ -27,7 +27,6 @@ class Forward(FusedBase):
     """Two passes a layer, but one for layer 0, whose convolution the stem brings along."""
 
     def _forward(self) -> None:
-        self._waves()
         self._operands()
         stem = self._plane_waves()
         self.features.append(stem[2])
@@ -40,43 +39,28 @@ class Forward(FusedBase):
             self.features.append(self._mix(layer))
         self._head()
 
-    def _waves(self) -> None:
-        """What the stem needs; all else is made beside it."""
-        model = self.model
-        taps = model.nf * model.taps
-        waves = self._add(
-            "waves",
-            Kernel("fused/waves.slang", groups=(model.nf, 1, 1)),
-            "forward",
-            [
-                data(0, "weights", READ, model.weights, "weights", label="WBuf", dump=True),
-                size(1, "kernel", WRITE, taps, label="KBuf", shape=(model.nf, model.ks, model.ks)),
-                size(2, "waves", WRITE, WAVE_NUMBERS * model.nf),
-                size(3, "hidden", WRITE, 2 * model.kn * model.taps),
-            ],
-            self.cost.kern(),
-            infer=True,
-            covers=("kern",),
-        )
-        self.weights, self.kernel, self.waves, self.hidden = waves[0], waves[1], waves[2], waves[3]
-
     def _operands(self) -> None:
         model = self.model
         toeplitz, mixes = 256 * model.ks * model.nf, 2 * model.layers * model.mix_size
-        operands = self._add_reader(
+        taps = model.nf * model.taps
+        operands = self._add(
             "operands",
             self._on_halves("operands", (model.nf + ceil_div(mixes // 8, OPERANDS), 1, 1)),
             "forward",
             [
-                link(1, "kernel", READ, self.kernel),
+                data(0, "weights", READ, model.weights, "weights", label="WBuf", dump=True),
+                size(1, "kernel", WRITE, taps, label="KBuf", shape=(model.nf, model.ks, model.ks)),
                 size(2, "taps", WRITE, toeplitz, dtype=STORE),
                 size(3, "mixes", WRITE, mixes, dtype=STORE),
+                size(4, "waves", WRITE, WAVE_NUMBERS * model.nf),
+                size(5, "hidden", WRITE, 2 * model.kn * model.taps),
             ],
             self.cost.copy(toeplitz + mixes),
             infer=True,
-            covers=("pack_mix", "pack_wmix"),
+            covers=("kern", "pack_mix", "pack_wmix"),
         )
-        self.taps, self.mixes = operands[2], operands[3]
+        self.weights, self.kernel = operands[0], operands[1]
+        self.taps, self.mixes, self.waves, self.hidden = operands[2], operands[3], operands[4], operands[5]
 
     def _plane_waves(self) -> PassSpec:
         region, fine = self.regions.widest, bool(self.model.fine)
