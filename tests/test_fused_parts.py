@@ -14,8 +14,8 @@ from cook.model import ModelConfig
 from live_device import device
 from oracle import loss as oracle_loss
 from oracle.layout import Config, random_weights, unpack
-from oracle.model import coordinates, depthwise, kernel
-from scalar_parts import ScalarParts
+from oracle.model import coordinates, kernel
+from scalar_parts import ScalarParts, wave_numbers
 
 __all__ = ["device"]
 
@@ -51,27 +51,14 @@ def numbers(bits: np.ndarray) -> np.ndarray:
     return bits.view(np.float16).astype(np.float64)
 
 
-def test_operands_and_stem(parts: ScalarParts, weights: dict[str, np.ndarray]) -> None:
+def test_operands(parts: ScalarParts, weights: dict[str, np.ndarray]) -> None:
     config = Config.of(MODEL.config())
     taps = kernel(weights, config)
     parts.write_weights(weights["flat"])
-    parts.run("operands", "stem")
+    parts.run("operands")
     np.testing.assert_allclose(parts.read("operands", 1).reshape(taps.shape), taps, atol=1e-6)
-    h, d = parts.read_map("stem", 2), parts.read_map("stem", 3)
-    z = 30 * (np.einsum("kyx,fk->fyx", coordinates(config), weights["stem.w"]) + weights["stem.b"][:, None, None])
-    # Compare on the region that the plan computes: there, taps stay within the oracle's domain.
-    region = parts.regions.widest
-    inset = MODEL.halo - (parts.regions.origin_y - region.y0)
-    rows, columns = slice(region.y0, region.y1), slice(region.x0, region.x1)
-    inner = (slice(None), slice(inset, inset + region.rows), slice(inset, inset + region.x1 - region.x0))
-    full = np.sin(z)
-    np.testing.assert_allclose(numbers(h & 0xBFFF)[:, rows, columns], full[inner], atol=3e-4)
-    fine = numbers(h & 0xBFFF) + parts.read_remainders("stem", 4)
-    np.testing.assert_allclose(fine[:, rows, columns], full[inner], atol=4e-5)
-    negative, cosine = (h & 0x4000)[:, rows, columns] != 0, np.cos(z)[inner]
-    assert (negative == (cosine < 0))[np.abs(cosine) > 1e-3].all()
-    expected = (depthwise(full, taps, config) + weights["dw.b"][:, None, None])[inner]
-    np.testing.assert_allclose(numbers(d)[:, rows, columns], expected, rtol=1e-3, atol=1e-3)
+    waves = parts.read("operands", 4).reshape(MODEL.nf, -1)
+    np.testing.assert_allclose(waves, wave_numbers(weights, taps, MODEL), atol=2e-6)
     # T_v[s][dx] is the tap at (v, s - dx - 4 + RADIUS), forward and flipped.
     toeplitz = parts.read("operands", 2, np.float16).reshape(MODEL.nf, 2, MODEL.ks, 16, 8)
     most = np.abs(taps).max(axis=(1, 2))

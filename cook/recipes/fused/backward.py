@@ -30,7 +30,8 @@ CONV_SHAPE = {"COLUMN": COLUMN, "WARPS": 2, "DEPTH": 2, "BANDS": 3}  # features,
 
 
 class Backward(Muon):
-    """Two passes a layer; those of layer 0 compute h and d again and store no gradients of them. Then the shares are added."""
+    """Two passes a layer; those of layer 0 compute h and d again and store no gradients of them. Then the shares are
+    added."""
 
     def _backward(self) -> None:
         head_share = self._head_back()
@@ -57,7 +58,7 @@ class Backward(Muon):
             ),
             "backward",
             [
-                link(1, "h", READ, self.features[-1]),
+                link(1, "h", READ, self.features[model.layers]),
                 link(2, "dl_out", READ, self.dl_out),
                 size(3, "state", READ, STATE_WORDS, label="state", dtype="u32", dump=True),
                 self._map(4, "dm"),
