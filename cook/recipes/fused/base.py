@@ -54,6 +54,7 @@ class FusedBase(Base):
     mixes: PortRef
     waves: PortRef
     hidden: PortRef
+    heads: PortRef
     remainders: dict[int, PortRef]
     terms: PortRef
     loss_weights: dict[str, float]
@@ -81,10 +82,13 @@ class FusedBase(Base):
         needs: Requirements = MATRIX,
         *,
         fine: bool = False,
+        head: bool = False,
         **values: Constants,
     ) -> Kernel:
-        """A kernel on matrix units; ``slang/fused/<name>_matrix``. ``fine``: with what halves leave out of h."""
-        source, defines = f"fused/{name}_matrix.slang", ("FINE",) if fine else ()
+        """A kernel on matrix units; ``slang/fused/<name>_matrix``. ``fine``: with what halves leave out of h; ``head``:
+        with the image."""
+        source = f"fused/{name}_matrix.slang"
+        defines = tuple(define for define, wanted in (("FINE", fine), ("HEAD", head)) if wanted)
         return Kernel(source, values, groups=groups, name="matrix", requires=needs, storage="f16", defines=defines)
 
     def _on_halves(self, name: str, groups: Groups, **values: Constants) -> Kernel:

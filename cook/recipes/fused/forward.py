@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from convtrain.graph.builder import READ, WRITE, PortRef, UniformSpec, data, size
+from convtrain.graph.builder import READ, WRITE, PortRef, PortSpec, UniformSpec, data, size
 from convtrain.graph.types import STORE
 from cook.recipes.fused.base import (
     COLUMN,
@@ -15,7 +15,7 @@ from cook.recipes.fused.base import (
     FusedBase,
     share_out,
 )
-from cook.recipes.reference.base import ceil_div, link
+from cook.recipes.reference.base import Link, ceil_div, link
 
 OPERANDS = 512  # workgroup size of operands
 WAVE_NUMBERS = 12  # slang/fused/wave.slang
@@ -32,15 +32,14 @@ class Forward(FusedBase):
         for layer in range(1, self.model.layers):
             self.convolved[layer] = self._conv(layer)
             self.features[layer + 1] = self._mix(layer)
-        self._head()
 
     def _operands(self) -> None:
         model = self.model
         toeplitz, mixes = 256 * model.ks * model.nf, 2 * model.layers * model.mix_size
-        taps = model.nf * model.taps
+        taps, heads = model.nf * model.taps, 32 * model.nf
         operands = self._add(
             "operands",
-            self._on_halves("operands", (model.nf + ceil_div(mixes // 8, OPERANDS), 1, 1)),
+            self._on_halves("operands", (model.nf + ceil_div((mixes + heads) // 8, OPERANDS), 1, 1)),
             "forward",
             [
                 data(0, "weights", READ, model.weights, "weights", label="WBuf", dump=True),
@@ -49,6 +48,7 @@ class Forward(FusedBase):
                 size(3, "mixes", WRITE, mixes, dtype=STORE),
                 size(4, "waves", WRITE, WAVE_NUMBERS * model.nf),
                 size(5, "hidden", WRITE, 2 * model.kn * model.taps),
+                size(6, "heads", WRITE, heads, dtype=STORE),
             ],
             self.cost.copy(toeplitz + mixes),
             infer=True,
@@ -56,6 +56,7 @@ class Forward(FusedBase):
         )
         self.weights, self.kernel = operands[0], operands[1]
         self.taps, self.mixes, self.waves, self.hidden = operands[2], operands[3], operands[4], operands[5]
+        self.heads = operands[6]
 
     def _stem_mix(self) -> PortRef:
         """Layer 0's product, of plane waves and their convolution, which it computes by itself."""
@@ -118,46 +119,35 @@ class Forward(FusedBase):
         return conv[3]
 
     def _mix(self, layer: int) -> PortRef:
-        region = self.regions.features(layer + 1)
+        """The last layer's gives the image too."""
+        region, head = self.regions.features(layer + 1), layer == self.model.layers - 1
         slices = share_out(region.tiles, MIX_SLICES)
+        ports: list[PortSpec | Link] = [
+            link(0, "h", READ, self.features[layer]),
+            link(1, "d", READ, self.convolved[layer]),
+            link(2, "mixes", READ, self.mixes),
+            self._map(3, "next"),
+        ]
+        if head:
+            image = size(6, "image", WRITE, self.image, label="Out", shape=self.image_shape)
+            ports += [link(4, "heads", READ, self.heads), link(5, "weights", READ, self.weights), image]
         mix = self._add(
             "mix",
             self._on_matrices(
                 "mix",
                 (slices, 1, 1),
+                head=head,
                 geometry=self.regions.geometry,
                 region={**self._blocks(region, slices), "LAYER": layer},
+                origin={"X": self.regions.origin_x, "Y": self.regions.origin_y},
                 shape=MIX_SHAPE,
             ),
             "forward",
-            [
-                link(0, "h", READ, self.features[layer]),
-                link(1, "d", READ, self.convolved[layer]),
-                link(2, "mixes", READ, self.mixes),
-                self._map(3, "next"),
-            ],
+            ports,
             self._work(3, 4 * self.model.nf),
             infer=True,
-            covers=("gemm_mix", "mix_unpack"),
+            covers=("gemm_mix", "mix_unpack", *(("head",) if head else ())),
         )
+        if head:
+            self.output = mix[6]
         return mix[3]
-
-    def _head(self) -> None:
-        region = self.regions.features(self.model.layers)
-        head = self._add_reader(
-            "head",
-            self._on_halves(
-                "head",
-                (region.bands, region.pairs, 1),
-                geometry=self.regions.geometry,
-                region={"PAIR0": region.pair0, **self.regions.origin},
-            ),
-            "forward",
-            [
-                link(1, "h", READ, self.features[self.model.layers]),
-                size(2, "image", WRITE, self.image, label="Out", shape=self.image_shape),
-            ],
-            self._work(1, 6),
-            infer=True,
-        )
-        self.output = head[2]
