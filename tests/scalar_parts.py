@@ -20,6 +20,7 @@ from cook.model import ModelConfig
 from cook.pack import pack
 from cook.recipes.fused import Fused
 from cook.recipes.fused.base import HALF
+from cook.recipes.fused.forward import WAVE_NUMBERS
 from cook.recipes.fused.regions import Regions
 from cook.sources import slang_root
 
@@ -49,7 +50,8 @@ def _stand_in(item: PassSpec, folder: Path) -> Kernel:
 
 
 class ScalarParts:
-    """The plan on a device; buffers go by pass and port: ``parts.read("stem", 2)``. Of several passes the first counts.
+    """The plan on a device; buffers go by pass and port: ``parts.read("operands", 1)``. Of several passes the first
+    counts.
 
     With ``only``, just these passes have their kernels.
     """
@@ -60,10 +62,10 @@ class ScalarParts:
         recipe = Fused(model)
         graph = recipe.build()
         for number, item in enumerate(graph.passes):
-            if only and item.name not in only and item.uniform is None:
-                graph.passes[number] = replace(item, kernels=(_idle(item, folder),))
+            if only and item.name not in only:
+                graph.passes[number] = replace(item, kernels=(_idle(item, folder),), uniform=None)
             elif item.kernels[0].requires.matrix:
-                graph.passes[number] = replace(item, kernels=(_stand_in(item, folder),))
+                graph.passes[number] = replace(item, kernels=(_stand_in(item, folder),), uniform=None)
         seeds = {"weights": "0" * 64, "target": "1" * 64}
         made = pack(
             [graph],
@@ -102,12 +104,6 @@ class ScalarParts:
     def read_map(self, name: str, port: int) -> NDArray[np.uint16]:
         return unpack_map(self.read(name, port, np.uint16), self.regions, self.model.nf)
 
-    def read_remainders(self, name: str, port: int) -> Array:
-        """What halves leave out of a map: (feature, row, column)."""
-        words = self.read(name, port, np.uint32)
-        numbers = words[:, None] >> np.array([i // 2 * 4 + i % 2 * 16 for i in range(8)], np.uint32) & 15
-        return (unpack_map(numbers.astype(np.uint16).ravel(), self.regions, self.model.nf) - 7.5) * (1.0625 / 2**15)
-
     def write_map(self, name: str, port: int, bits: NDArray[np.uint16]) -> None:
         """``bits``: (feature, row, column) of the whole map."""
         self.write(name, port, pack_map(bits, self.regions))
@@ -126,3 +122,15 @@ def unpack_map(stored: NDArray[np.generic], regions: Regions, features: int) -> 
 def pack_map(bits: NDArray[np.uint16], regions: Regions) -> NDArray[np.uint16]:
     """The inverse of :func:`unpack_map`."""
     return bits.reshape(len(bits), regions.bands, 4, regions.pairs, 2, 8).transpose(3, 1, 0, 4, 2, 5)
+
+
+def wave_numbers(weights: Mapping[str, Array], taps: Array, model: ModelConfig) -> Array:
+    """What ``operands`` keeps of every plane wave: see ``slang/fused/wave.slang``."""
+    reach = np.arange(-model.radius, model.radius + 1)
+    along, down = weights["stem.w"].T * (60 / max(model.height, model.width))
+    step = along[:, None, None] * reach + down[:, None, None] * reach[:, None]
+    turns = along[:, None] * (np.arange(4) + 0.5)
+    numbers = np.zeros((model.nf, WAVE_NUMBERS))
+    numbers[:, 0], numbers[:, 1] = (taps * np.cos(step)).sum(axis=(1, 2)), (taps * np.sin(step)).sum(axis=(1, 2))
+    numbers[:, 2:10:2], numbers[:, 3:10:2] = np.cos(turns), np.sin(turns)
+    return numbers

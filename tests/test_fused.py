@@ -56,7 +56,7 @@ def test_models_that_the_kernels_do_not_suit_do_without_it(other: dict[str, int]
     assert [graph.name for graph in build(MODEL)] == ["reference", "fused", "fused-f16"]
 
 
-def test_a_fine_model_keeps_remainders_of_two_maps(tmp_path: Path) -> None:
+def test_a_fine_model_keeps_the_remainders_of_a_map(tmp_path: Path) -> None:
     fine = replace(MODEL, fine=1)
     made = packed(Fused(fine).build(), fine, tmp_path).plans["fused-f16"]
     extra = {
@@ -68,9 +68,7 @@ def test_a_fine_model_keeps_remainders_of_two_maps(tmp_path: Path) -> None:
     names = [item.name for item in made.passes]
     forward, backward = names.index("conv"), names.index("conv_back")
     assert extra == {
-        (names.index("stem"), "remainder"),
-        (names.index("mix"), "remainder"),
-        (names.index("mix"), "next_remainder"),
+        (names.index("stem_mix"), "next_remainder"),
         (forward, "remainder"),
         (backward, "remainder"),
     }
@@ -112,7 +110,7 @@ def test_matrix_units_get_the_plan_and_others_a_reason(fused: Packed, tmp_path: 
     names = {
         item.name: choice.variant.name for item, choice in zip(execution.plan.passes, execution.choices, strict=True)
     }
-    assert {names[name] for name in ("conv", "mix", "mix_back", "conv_back", "muon")} == {"matrix"}
+    assert {names[name] for name in ("stem_mix", "conv", "mix", "mix_back", "conv_back", "muon")} == {"matrix"}
     execution, rejected = choose_plan(LAVAPIPE, plans)
     assert execution.plan.name == "reference"
     assert "cooperative matrices" in rejected[0].reasons[0] or "matrix" in rejected[0].reasons[0]

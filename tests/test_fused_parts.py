@@ -15,8 +15,8 @@ from cook.recipes.fused import backward, loss
 from live_device import device
 from oracle import loss as oracle_loss
 from oracle.layout import Config, random_weights, unpack
-from oracle.model import coordinates, depthwise, kernel
-from scalar_parts import ScalarParts
+from oracle.model import coordinates, kernel
+from scalar_parts import ScalarParts, wave_numbers
 
 __all__ = ["device"]
 
@@ -55,27 +55,14 @@ def numbers(bits: np.ndarray) -> np.ndarray:
     return bits.view(np.float16).astype(np.float64)
 
 
-def test_operands_and_stem(parts: ScalarParts, weights: dict[str, np.ndarray]) -> None:
+def test_operands(parts: ScalarParts, weights: dict[str, np.ndarray]) -> None:
     config = Config.of(MODEL.config())
     taps = kernel(weights, config)
     parts.write_weights(weights["flat"])
-    parts.run("operands", "stem")
+    parts.run("operands")
     np.testing.assert_allclose(parts.read("operands", 1).reshape(taps.shape), taps, atol=1e-6)
-    h, d = parts.read_map("stem", 2), parts.read_map("stem", 3)
-    z = 30 * (np.einsum("kyx,fk->fyx", coordinates(config), weights["stem.w"]) + weights["stem.b"][:, None, None])
-    # Compare on the region that the plan computes: there, taps stay within the oracle's domain.
-    region = parts.regions.widest
-    inset = MODEL.halo - (parts.regions.origin_y - region.y0)
-    rows, columns = slice(region.y0, region.y1), slice(region.x0, region.x1)
-    inner = (slice(None), slice(inset, inset + region.rows), slice(inset, inset + region.x1 - region.x0))
-    full = np.sin(z)
-    np.testing.assert_allclose(numbers(h & 0xBFFF)[:, rows, columns], full[inner], atol=3e-4)
-    fine = numbers(h & 0xBFFF) + parts.read_remainders("stem", 4)
-    np.testing.assert_allclose(fine[:, rows, columns], full[inner], atol=4e-5)
-    negative, cosine = (h & 0x4000)[:, rows, columns] != 0, np.cos(z)[inner]
-    assert (negative == (cosine < 0))[np.abs(cosine) > 1e-3].all()
-    expected = (depthwise(full, taps, config) + weights["dw.b"][:, None, None])[inner]
-    np.testing.assert_allclose(numbers(d)[:, rows, columns], expected, rtol=1e-3, atol=1e-3)
+    waves = parts.read("operands", 4).reshape(MODEL.nf, -1)
+    np.testing.assert_allclose(waves, wave_numbers(weights, taps, MODEL), atol=2e-6)
     # T_v[s][dx] is the tap at (v, s - dx - 4 + RADIUS), forward and flipped.
     toeplitz = parts.read("operands", 2, np.float16).reshape(MODEL.nf, 2, MODEL.ks, 16, 8)
     most = np.abs(taps).max(axis=(1, 2))
@@ -96,23 +83,29 @@ def test_operands_and_stem(parts: ScalarParts, weights: dict[str, np.ndarray]) -
         matrix = weights[f"mix.{layer}"].astype(np.float16)
         np.testing.assert_array_equal(mixes[layer, 0], matrix.ravel())
         np.testing.assert_array_equal(mixes[layer, 1], matrix.T.ravel())
+    # Of the 8 columns 3 are the colours of a warp's first group of pixels, and 3 of its second.
+    heads = parts.read("operands", 6, np.float16).astype(np.float64).reshape(MODEL.nf // 16, 2, 2, 8, 16)
+    assert np.abs(heads[:, :, 1]).max() < 2e-3 * np.abs(heads[:, :, 0]).max()
+    heads = heads.sum(axis=2).transpose(0, 1, 3, 2)
+    for group in range(2):
+        mine = heads[:, group, :, 3 * group : 3 * group + 3].reshape(MODEL.nf, 3)
+        np.testing.assert_allclose(mine.T, weights["head.w"], atol=1e-7)
+        heads[:, group, :, 3 * group : 3 * group + 3] = 0
+    assert not heads.any()
 
 
-def test_head_forward_and_back(parts: ScalarParts, weights: dict[str, np.ndarray]) -> None:
+def test_head_back(parts: ScalarParts, weights: dict[str, np.ndarray]) -> None:
     rng = np.random.default_rng(1)
     parts.write_weights(weights["flat"])
     value = rng.uniform(-1, 1, parts.map_shape())
     negative = rng.integers(0, 2, value.shape).astype(bool)
     bits = halves(value) & 0xBFFF | np.where(negative, 0x4000, 0).astype(np.uint16)
-    parts.write_map("head", 1, bits)
-    parts.run("head")
+    parts.write_map("head_back", 1, bits)
     x, y = parts.regions.origin_x, parts.regions.origin_y
     box = (slice(None), slice(y, y + MODEL.height), slice(x, x + MODEL.width))
     h = numbers(bits & 0xBFFF)[box]
-    out = np.einsum("cf,fyx->yxc", weights["head.w"], h) + weights["head.b"][:3]
-    np.testing.assert_allclose(parts.read("head", 2).reshape(out.shape), out, atol=2e-6)
 
-    gradient = rng.normal(size=out.shape) * 1e-4
+    gradient = rng.normal(size=(MODEL.height, MODEL.width, 3)) * 1e-4
     parts.write("head_back", 2, gradient.astype(np.float32))
     parts.run("head_back")
     slope = np.where(negative[box], -1, 1) * np.sqrt(1 - h**2)

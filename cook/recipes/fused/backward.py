@@ -60,7 +60,7 @@ class Backward(Muon):
             ),
             "backward",
             [
-                link(1, "h", READ, self.features[-1]),
+                link(1, "h", READ, self.features[model.layers]),
                 link(2, "dl_out", READ, self.dl_out),
                 size(3, "state", READ, STATE_WORDS, label="state", dtype="u32", dump=True),
                 self._map(4, "dm"),

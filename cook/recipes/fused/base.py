@@ -16,8 +16,8 @@ REMAINDER = 0.25  # of a map, what is kept of its remainders: 4 bits for 16
 STATE_WORDS = 12  # slang/fused/state.slang; as many as the state block of the reference
 GATHERED = 256  # numbers of a layer's gradient that a workgroup of gather_mix adds up
 MIX_SHAPE = {"WARPS": 16, "DOWN": 8, "TOGETHER": 1}  # see slang/fused/mix_matrix.slang
-FINE_MIX_SHAPE = {**MIX_SHAPE, "TOGETHER": 2}  # of layer 0
 MIX_SLICES = 132  # workgroups that share the products of a layer
+STEM_MIX_SHAPE, STEM_MIX_SLICES = {"WARPS": 4, "DOWN": 4}, 264  # see slang/fused/stem_mix_matrix.slang
 MIX_BACK_WARPS = 4
 GATHER, GATHER_SLICES = {"OCTETS": 4, "ACROSS": 2}, 66  # see slang/fused/mix_back_matrix.slang
 STEM_GATHER, STEM_GATHER_SLICES = {"WARPS": 4, "ACROSS": 2, "PARTS": 2}, 132  # see slang/fused/stem_gather_matrix.slang
@@ -46,14 +46,15 @@ def share_out(tiles: int, most: int) -> int:
 
 
 class FusedBase(Base):
-    """``features`` and ``convolved`` are the maps h and d of each layer, ``remainders`` what halves leave out of h in
-    layers 0 and 1 of a ``fine`` model. ``shares`` counts the slices by kind, ``reports`` the workgroups that report
-    broken gradients."""
+    """``features`` and ``convolved`` are the maps h and d by layer, but for those of layer 0, which are not stored;
+    ``remainders`` what halves leave out of h in layer 1 of a ``fine`` model. ``shares`` counts the slices by kind,
+    ``reports`` the workgroups that report broken gradients."""
 
     taps: PortRef
     mixes: PortRef
     waves: PortRef
     hidden: PortRef
+    heads: PortRef
     remainders: dict[int, PortRef]
     terms: PortRef
     loss_weights: dict[str, float]
@@ -67,23 +68,31 @@ class FusedBase(Base):
 
     def prepare(self) -> None:
         self.regions = Regions(self.model)
-        self.features: list[PortRef] = []
-        self.convolved: list[PortRef] = []
+        self.features: dict[int, PortRef] = {}
+        self.convolved: dict[int, PortRef] = {}
         self.remainders = {}
         self.shares: dict[str, int] = {}
         self.reports = 0
 
     def _on_matrices(
-        self, name: str, groups: Groups, needs: Requirements = MATRIX, *, fine: bool = False, **values: Constants
+        self,
+        name: str,
+        groups: Groups,
+        needs: Requirements = MATRIX,
+        *,
+        fine: bool = False,
+        head: bool = False,
+        **values: Constants,
     ) -> Kernel:
-        """A kernel on matrix units; ``slang/fused/<name>_matrix``. ``fine``: with what halves leave out of h."""
-        source, defines = f"fused/{name}_matrix.slang", ("FINE",) if fine else ()
+        """A kernel on matrix units; ``slang/fused/<name>_matrix``. ``fine``: with what halves leave out of h; ``head``:
+        with the image."""
+        source = f"fused/{name}_matrix.slang"
+        defines = tuple(define for define, wanted in (("FINE", fine), ("HEAD", head)) if wanted)
         return Kernel(source, values, groups=groups, name="matrix", requires=needs, storage="f16", defines=defines)
 
-    def _on_halves(self, name: str, groups: Groups, *, fine: bool = False, **values: Constants) -> Kernel:
+    def _on_halves(self, name: str, groups: Groups, **values: Constants) -> Kernel:
         """A plain kernel on fp16 storage; ``slang/fused/<name>``."""
-        source, defines = f"fused/{name}.slang", ("FINE",) if fine else ()
-        return Kernel(source, values, groups=groups, name="half", requires=HALF, storage="f16", defines=defines)
+        return Kernel(f"fused/{name}.slang", values, groups=groups, name="half", requires=HALF, storage="f16")
 
     def _map(self, number: int, name: str) -> PortSpec:
         """A port that owns a feature map."""
