@@ -26,8 +26,8 @@ from cook.recipes.reference.base import Scratch, ceil_div, link
 
 HEAD_SLICES = 264  # workgroups of head_back, at most
 GATHERED_TOGETHER = 64  # numbers that a workgroup of gather_shares adds up
-CONV_SEGMENTS = 11  # of a column of strips, each a workgroup's
-CONV_SHAPE = {"COLUMN": COLUMN, "WARPS": 2, "DEPTH": 2, "BANDS": 3}  # features, bands in flight, bands as windows
+CONV_SEGMENTS = 2  # of a column of strips, each a workgroup's
+CONV_SHAPE = {"COLUMN": COLUMN, "WARPS": 2, "BANDS": 1}  # warps of a workgroup, bands as windows
 
 
 class Backward(Muon):
@@ -105,7 +105,8 @@ class Backward(Muon):
 
     def _conv_back(self, layer: int, mix: PassSpec) -> PassSpec:
         model, region, fine = self.model, self.regions.features(layer), layer in self.remainders
-        columns = ceil_div(self.regions.widest.strips, COLUMN)
+        source = self.regions.features(layer + 1)
+        columns = ceil_div(self.regions.widest.odd_strips, COLUMN)
         self.shares["TAPS"] = slices = columns * CONV_SEGMENTS
         return self._add(
             "conv_back",
@@ -117,13 +118,17 @@ class Backward(Muon):
                 geometry=self.regions.geometry,
                 window={"RADIUS": model.radius, **CONV_SHAPE},
                 region={
-                    **self._columns(region, CONV_SEGMENTS, CONV_SHAPE["DEPTH"]),
-                    **region.box,
+                    **self._columns(region, CONV_SEGMENTS),
                     "COLUMNS": columns,
                     "SLICES": slices,
                     "LAYER": layer,
                 },
-                source=self.regions.features(layer + 1).box,
+                source={
+                    "PAIR0": source.pair0,
+                    "PAIRS": source.pairs,
+                    "BAND0": source.band0,
+                    "BANDS": source.bands,
+                },
             ),
             "backward",
             [

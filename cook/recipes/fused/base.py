@@ -102,10 +102,11 @@ class FusedBase(Base):
         """A port that owns what halves leave out of a feature map, 4 bits a number."""
         return size(number, name, WRITE, self.regions.elements // 8, dtype="u32")
 
-    def _columns(self, region: Region, segments: int, depth: int) -> Values:
-        """A region as the depthwise kernels take it: columns of strips, each in ``segments`` of bands."""
-        place = {"STRIP0": region.strip0, "STRIPS": region.strips, "BAND0": region.band0, "BANDS": region.bands}
-        return {**place, "SEGMENT": ceil_div(ceil_div(region.bands, segments), depth) * depth}
+    def _columns(self, region: Region, segments: int) -> Values:
+        """A region as the depthwise kernels take it: columns of strips, each in ``segments`` of bands. The strip before
+        a column is the left one of its block, and that of the first column may lie a strip further out."""
+        place = {"STRIP0": region.odd_strip0, "STRIPS": region.odd_strips, "BAND0": region.band0, "BANDS": region.bands}
+        return {**place, "SEGMENT": ceil_div(region.bands, segments)}
 
     def _blocks(self, region: Region, slices: int) -> Values:
         """A region's blocks, dealt to ``slices``."""

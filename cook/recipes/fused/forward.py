@@ -20,7 +20,7 @@ from cook.recipes.reference.base import Link, ceil_div, link
 OPERANDS = 512  # workgroup size of operands
 WAVE_NUMBERS = 12  # slang/fused/wave.slang
 CONV_SEGMENTS = 4  # of a column of strips, each a workgroup's
-CONV_SHAPE = {"COLUMN": COLUMN, "WARPS": 4, "DEPTH": 2, "BANDS": 1}  # features, bands in flight, bands as windows
+CONV_SHAPE = {"COLUMN": COLUMN, "WARPS": 4, "BANDS": 1}  # warps of a workgroup, bands as windows
 
 
 class Forward(FusedBase):
@@ -96,13 +96,12 @@ class Forward(FusedBase):
             "conv",
             self._on_matrices(
                 "conv",
-                (model.nf // CONV_SHAPE["WARPS"], CONV_SEGMENTS, ceil_div(region.strips, COLUMN)),
+                (model.nf // CONV_SHAPE["WARPS"], CONV_SEGMENTS, ceil_div(region.odd_strips, COLUMN)),
                 NARROW_MATRIX,
                 fine=fine,
                 geometry=self.regions.geometry,
                 window={"RADIUS": model.radius, **CONV_SHAPE, "BANDS": 1 + fine},
-                region=self._columns(region, CONV_SEGMENTS, CONV_SHAPE["DEPTH"]),
-                source=self.regions.features(layer).box,
+                region=self._columns(region, CONV_SEGMENTS),
             ),
             "forward",
             [

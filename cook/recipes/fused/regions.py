@@ -35,6 +35,15 @@ class Region:
         return ceil_div(self.x1, STRIP) - self.strip0
 
     @property
+    def odd_strip0(self) -> int:
+        """The first strip or, where that is the left one of its block, the one before."""
+        return self.strip0 - 1 + self.strip0 % 2
+
+    @property
+    def odd_strips(self) -> int:
+        return self.strip0 + self.strips - self.odd_strip0
+
+    @property
     def pair0(self) -> int:
         return self.x0 // PAIR
 
