@@ -211,6 +211,19 @@ def test_a_full_disk_keeps_the_old_checkpoint(trained: Workspace) -> None:
     trained.run(1)
 
 
+def test_a_picture_that_is_not_finite_replaces_nothing(workspace: Workspace) -> None:
+    """Weights can be finite and yet so large that the picture is not."""
+    noise = np.random.default_rng(0).integers(0, 256, (16, 16, 3)).astype(np.uint8)
+    workspace.cook(noise, nf=8, layers=2, ks=3, kn=4, lr=1e10, warmup=1)
+    kept = b"of an earlier training"
+    (workspace.folder / "res").mkdir(exist_ok=True)
+    (workspace.folder / "res" / "model.res").write_bytes(kept)
+    err = workspace.convtrain("run", 5, "--plan", "reference", code=1).stderr
+    assert "diverged" in err
+    assert "Traceback" not in err
+    assert (workspace.folder / "res" / "model.res").read_bytes() == kept
+
+
 def test_a_picture_too_large_for_the_device(workspace: Workspace) -> None:
     devices = workspace.convtrain("devices", "--json").stdout
     if '"cpu"' not in devices and "llvmpipe" not in devices:

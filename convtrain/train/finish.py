@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
+from convtrain.errors import RunError
 from convtrain.files.package import PACKAGE_NAME, write_package
 from convtrain.train.metrics import Metrics, measure
 from convtrain.train.picture import write_png
@@ -34,9 +36,17 @@ def evaluate(session: Session) -> Metrics:
 
 
 def finish(session: Session, out: Path) -> Metrics:
-    """Write ``model.res`` and ``out.png`` in folder ``out``; the same state gives the same bytes."""
+    """Write ``model.res`` and ``out.png`` in folder ``out``; the same state gives the same bytes.
+
+    Raises RunError for a picture with values that are not finite: huge weights can give one. Nothing is written then.
+    """
     apply_average(session)
     metrics = evaluate(session)
+    if math.isnan(metrics.psnr) or metrics.psnr == -math.inf:
+        raise RunError(
+            f"Training diverged: the picture of epoch {session.epoch} has values that are not finite. No model and no "
+            "picture were written; what was in their place is kept. Cook with a lower lr (--set lr=…)."
+        )
     weights = session.engine.read(session.plan.roles.weights)
     write_package(out / PACKAGE_NAME, session.archive, session.plan.name, weights, metrics.to_json())
     write_png(out / PICTURE_NAME, session.picture())
