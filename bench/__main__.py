@@ -11,8 +11,8 @@ from pathlib import Path
 from bench.contest import Contest, preset_of
 from bench.machine import look
 from bench.options import Options, parse
-from bench.report.files import RESULTS_NAME, write
-from bench.results import load, save
+from bench.report.files import keep, write
+from bench.results import load
 
 
 def say(text: str) -> None:
@@ -32,7 +32,10 @@ def draw_again(options: Options, file: Path) -> int:
 
 
 def measure(options: Options, work: Path) -> int:
-    """Measure, print the tables, write the results. 1 where not one measurement succeeded."""
+    """Measure, print the tables, write the results. 1 where not one measurement succeeded.
+
+    Without a row no file is touched: those of an earlier run are worth more.
+    """
     say("looking at this machine and measuring its ceilings")
     machine = look(options)
     for note in machine.notes:
@@ -43,14 +46,17 @@ def measure(options: Options, work: Path) -> int:
         if options.prepare:
             return 0
         # Results are kept as they come: whatever ends this process costs one measurement.
-        contest.keep = lambda results: save(results, options.output / RESULTS_NAME)
+        contest.keep = lambda results: keep(results, options.output)
         contest.compare()
         if options.sweep:
             contest.grow()
     except KeyboardInterrupt:
-        say("stopped: what was measured so far follows")
+        say("stopped")
     finally:
         contest.close()
+    if not (contest.results.rows or contest.results.sweep):
+        say(f"nothing was measured: {options.output} is left as it was")
+        return 1
     print(write(contest.results, options.output))
     return 0 if any(row.error is None for row in contest.results.rows) else 1
 

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from bench import __main__ as program
 from bench import work
 from bench.__main__ import main
+from bench.contest import Contest
 from bench.device_memory import PERIOD, DeviceMemory
 from bench.machine import Machine
 from bench.options import parse
@@ -101,6 +103,36 @@ def test_tables_are_drawn_again_from_what_was_kept(tmp_path: Path, capsys: pytes
     assert "one side only" in capsys.readouterr().out
     for name in ("bench.md", "bench.json"):
         assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "first" / name).read_bytes()
+
+
+def some_results() -> Results:
+    machine = Machine(False, None, None, {}, (), "CPU")
+    return Results(machine, Problem(), 2, 2, [row(CONVTRAIN, "fused", 2.0, epochs=2, curve=[(1, 29.0)])])
+
+
+@pytest.mark.parametrize("stop", [None, KeyboardInterrupt])
+def test_a_run_that_measures_nothing_leaves_earlier_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: type[BaseException] | None
+) -> None:
+    def compare(contest: Contest) -> None:
+        if stop:
+            raise stop
+
+    monkeypatch.setattr(program, "look", lambda options: some_results().machine)
+    monkeypatch.setattr(Contest, "prepare", lambda contest: None)
+    monkeypatch.setattr(Contest, "compare", compare)
+    write(some_results(), tmp_path)
+    before = {file: file.read_bytes() for file in tmp_path.iterdir()}
+    assert main(["--quick", "--output", str(tmp_path)]) != 0
+    assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_plots_of_the_results_before_are_removed(tmp_path: Path) -> None:
+    (tmp_path / "side.png").touch()
+    (tmp_path / "mine.png").touch()
+    write(some_results(), tmp_path)
+    assert not (tmp_path / "side.png").exists()
+    assert (tmp_path / "mine.png").exists()
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"rows": [], "sweep": [], "machine": {"notes": []}}'])

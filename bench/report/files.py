@@ -9,12 +9,22 @@ from bench.report.page import page
 from bench.results import Results, save
 
 PAGE_NAME, RESULTS_NAME = "bench.md", "bench.json"
+BARS_NAME, CURVES_NAME, GROWTH_NAMES = "epoch.png", "quality.png", {"height": "side.png", "nf": "features.png"}
+PLOT_NAMES = (BARS_NAME, CURVES_NAME, *GROWTH_NAMES.values())
+
+
+def keep(results: Results, folder: Path) -> Path:
+    """Write the JSON of a run that goes on; tables and plots of the run before go, as they are not of these results."""
+    written = save(results, folder / RESULTS_NAME)
+    for name in (PAGE_NAME, *PLOT_NAMES):
+        (folder / name).unlink(missing_ok=True)
+    return written
 
 
 def write(results: Results, folder: Path) -> str:
     """Write everything into ``folder``, created if need be; gives the text to print."""
     text = page(results)
-    written = [save(results, folder / RESULTS_NAME), folder / PAGE_NAME]
+    written = [keep(results, folder), folder / PAGE_NAME]
     written[1].write_text(text)
     try:
         written += _plots(results, folder)
@@ -29,8 +39,8 @@ def write(results: Results, folder: Path) -> str:
 def _plots(results: Results, folder: Path) -> list[Path]:
     """Those for which something was measured. Raises ImportError without matplotlib."""
     timed = [row for row in results.rows if row.ms_per_epoch]
-    made = [plots.bars(timed, folder / "epoch.png"), plots.curves(timed, folder / "quality.png")] if timed else []
-    for by, name in (("height", "side.png"), ("nf", "features.png")):
+    made = [plots.bars(timed, folder / BARS_NAME), plots.curves(timed, folder / CURVES_NAME)] if timed else []
+    for by, name in GROWTH_NAMES.items():
         grown = [row for row in results.sweep if row.ms_per_epoch and plots.on_axis(row, results.problem, by)]
         if len({getattr(row, by) for row in grown}) > 1:
             made.append(plots.growth(grown, results.problem, by, folder / name))
