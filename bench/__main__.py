@@ -11,7 +11,7 @@ from pathlib import Path
 from bench.contest import Contest, preset_of
 from bench.machine import look
 from bench.options import Options, parse
-from bench.report.files import keep, write
+from bench.report.files import draw, keep, write
 from bench.results import load
 
 
@@ -21,13 +21,13 @@ def say(text: str) -> None:
 
 
 def draw_again(options: Options, file: Path) -> int:
-    """Tables and plots from an earlier run. 2 where the file is none of ours."""
+    """Tables and plots from an earlier run, into ``--output``, but no JSON. 2 where the file is none of ours."""
     try:
         results = load(file)
     except (OSError, ValueError, KeyError, TypeError) as error:
         say(f"{file} does not hold results of this benchmark ({type(error).__name__}: {error})")
         return 2
-    print(write(results, options.output))
+    print(draw(results, options.output, file))
     return 0
 
 

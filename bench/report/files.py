@@ -23,16 +23,28 @@ def keep(results: Results, folder: Path) -> Path:
 
 def write(results: Results, folder: Path) -> str:
     """Write everything into ``folder``, created if need be; gives the text to print."""
+    kept = keep(results, folder)
+    return draw(results, folder, kept) + f", {kept}"
+
+
+def draw(results: Results, folder: Path, source: Path) -> str:
+    """Write tables and plots of the results kept in ``source``, but no results; gives the text to print."""
     text = page(results)
-    written = [keep(results, folder), folder / PAGE_NAME]
-    written[1].write_text(text)
+    folder.mkdir(parents=True, exist_ok=True)
+    written = [folder / PAGE_NAME]
+    written[0].write_text(text)
     try:
-        written += _plots(results, folder)
+        made = _plots(results, folder)
     except ImportError:
         text += (
             "\nNo plots, as matplotlib is not installed here: pip install 'convtrain[bench]', then draw them with\n"
-            f"python -m bench --plot {folder / RESULTS_NAME}\n"
+            f"python -m bench --plot {source}\n"
         )
+    else:
+        written += made
+        for name in PLOT_NAMES:
+            if folder / name not in made:
+                (folder / name).unlink(missing_ok=True)
     return f"{text}\nwrote {', '.join(map(str, written))}"
 
 
