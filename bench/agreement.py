@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.options import names
 from bench.problem import PICTURE_NAME, Problem, photograph, save_problem
 from bench.processes import run
 from bench.report.tables import markdown
@@ -69,6 +70,9 @@ def convtrain(candidate: Candidate | None, folder: Path, *arguments: str | int |
 def candidates(archive: Path, wanted: Collection[str] = ()) -> list[Candidate]:
     """The oracle, then the plans of the archive (those ``wanted``, or all) as this device runs them."""
     plans = convtrain(None, archive.parent.parent, "info", archive, "--json", parse=True)["plans"]
+    for name in wanted:
+        if name not in plans:
+            raise Failed(f"There is no plan {name} in {archive}: its plans are {', '.join(plans)}")
     return [
         Candidate(ORACLE, "reference", SCALAR),
         *(Candidate(name, name, switches_for(name, plans)) for name in plans if not wanted or name in wanted),
@@ -111,7 +115,7 @@ class Examination:
         self.work, self.epochs, self.jobs = work, epochs, jobs
         self.source = fresh(source, work / "source")
         archive = self.source / "res_train" / "train.res"
-        self.oracle, *self.others = candidates(archive, plans)
+        self.oracle, *self.others = candidates(source / "res_train" / "train.res", plans)
         self.slots = convtrain(None, self.source, "info", archive, "--json", parse=True)["weights"]["slots"]
         self.rows: list[list[str]] = []
         self.well = True
@@ -219,7 +223,7 @@ def main() -> int:
         help="cooked folders (each with res_train) to examine instead",
     )
     add("--epochs", type=int, default=600, metavar="N", help="epochs of a training (600)")
-    add("--plans", default="", metavar="A,B", help="plans of the archive; all unless given")
+    add("--plans", type=names, default=(), metavar="A,B", help="plans of the archive; all unless given")
     add("--jobs", type=int, default=1, metavar="N", help="commands at a time; the device's memory must suffice (1)")
     add("--trained", type=int, default=300, metavar="N", help="epochs before the second comparison of gradients (300)")
     given = parser.parse_args()
@@ -233,8 +237,7 @@ def main() -> int:
                         raise Failed(f"{folder} has no res_train/train.res: cook there first")
             else:
                 sources = list(cooked(given.seeds.split(","), work))
-            plans = tuple(filter(None, given.plans.split(",")))
-            exam = Examination(sources[0][1], work, given.epochs, plans=plans, jobs=given.jobs)
+            exam = Examination(sources[0][1], work, given.epochs, plans=given.plans, jobs=given.jobs)
             exam.warm_up()
             exam.gradients(0, exam.source)
             exam.gradients(given.trained, exam.curves(given.trained))

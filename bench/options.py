@@ -41,20 +41,21 @@ class Options:
     output: Path
 
 
-def _names(text: str) -> tuple[str, ...]:
+def names(text: str) -> tuple[str, ...]:
+    """The parts of a list with commas."""
     return tuple(filter(None, (part.strip() for part in text.split(","))))
 
 
 def _modes(text: str) -> tuple[str, ...]:
     try:
-        return tuple(Mode.parse(name).name for name in _names(text))
+        return tuple(Mode.parse(name).name for name in names(text))
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _numbers(text: str) -> tuple[int, ...]:
     try:
-        found = tuple(int(part) for part in _names(text))
+        found = tuple(int(part) for part in names(text))
     except ValueError:
         raise argparse.ArgumentTypeError(f"'{text}' is not a list of whole numbers") from None
     if any(value < 1 for value in found):
@@ -80,12 +81,12 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     add("--quick", action="store_true", help="few epochs, the most telling modes, no sweep: about a minute")
     add("--epochs", type=_positive, metavar="N", help="epochs of the main comparison")
     add("--modes", type=_modes, metavar="A,B", help="PyTorch modes, such as eager-bf16,graph-fp16-toeplitz")
-    add("--plans", type=_names, metavar="A,B", help="plans of the archive; all unless given")
+    add("--plans", type=names, metavar="A,B", help="plans of the archive; all unless given")
     add("--sizes", type=_numbers, metavar="A,B", help="image sides of the sweep")
     add("--features", type=_numbers, metavar="A,B", help="NF of the sweep")
     add("--sweep-epochs", type=_positive, metavar="N", help="epochs of each point of the sweep, at most")
     add("--sweep-budget", type=float, default=600.0, metavar="S", help="seconds for PyTorch's part of the sweep (600)")
-    add("--sweep-plans", type=_names, metavar="A,B", help="plans of the sweep; those of --plans unless given")
+    add("--sweep-plans", type=names, metavar="A,B", help="plans of the sweep; those of --plans unless given")
     add(
         "--sweep-modes",
         type=_modes,

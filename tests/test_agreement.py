@@ -41,9 +41,9 @@ def cooked(tmp_path: Path) -> Path:
     return tmp_path / "a"
 
 
-def examine(cooked: Path, monkeypatch: pytest.MonkeyPatch, drift: float) -> int:
+def examine(cooked: Path, monkeypatch: pytest.MonkeyPatch, drift: float, *more: str) -> int:
     monkeypatch.setattr(agreement, "convtrain", Convtrain(drift))
-    monkeypatch.setattr(sys, "argv", ["agreement", "--folders", str(cooked)])
+    monkeypatch.setattr(sys, "argv", ["agreement", "--folders", str(cooked), *more])
     return agreement.main()
 
 
@@ -75,3 +75,12 @@ def test_a_folder_that_was_not_cooked(
 ) -> None:
     assert examine(tmp_path / "none", monkeypatch, 0.0) == 2
     assert "cook there first" in capsys.readouterr().err
+
+
+def test_a_plan_that_does_not_exist(
+    cooked: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert examine(cooked, monkeypatch, 0.0, "--plans", "fused,nosuch") == 2
+    archive = cooked / "res_train" / "train.res"
+    expected = f"There is no plan nosuch in {archive}: its plans are reference, fused\n"
+    assert capsys.readouterr().err == expected
