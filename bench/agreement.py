@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.options import names
+from bench.options import names, positive
 from bench.problem import PICTURE_NAME, Problem, photograph, save_problem
 from bench.processes import run
 from bench.report.tables import markdown
@@ -222,10 +222,18 @@ def main() -> int:
         metavar="A,B",
         help="cooked folders (each with res_train) to examine instead",
     )
-    add("--epochs", type=int, default=600, metavar="N", help="epochs of a training (600)")
+    add("--epochs", type=positive, default=600, metavar="N", help="epochs of a training (600)")
     add("--plans", type=names, default=(), metavar="A,B", help="plans of the archive; all unless given")
-    add("--jobs", type=int, default=1, metavar="N", help="commands at a time; the device's memory must suffice (1)")
-    add("--trained", type=int, default=300, metavar="N", help="epochs before the second comparison of gradients (300)")
+    add(
+        "--jobs", type=positive, default=1, metavar="N", help="commands at a time; the device's memory must suffice (1)"
+    )
+    add(
+        "--trained",
+        type=positive,
+        default=300,
+        metavar="N",
+        help="epochs before the second comparison of gradients (300)",
+    )
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="convtrain-agreement-") as temporary:
         work = Path(temporary)

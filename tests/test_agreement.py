@@ -84,3 +84,9 @@ def test_a_plan_that_does_not_exist(
     archive = cooked / "res_train" / "train.res"
     expected = f"There is no plan nosuch in {archive}: its plans are reference, fused\n"
     assert capsys.readouterr().err == expected
+
+
+@pytest.mark.parametrize("option", ["--jobs", "--epochs", "--trained"])
+def test_numbers_below_one(cooked: Path, monkeypatch: pytest.MonkeyPatch, option: str) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        examine(cooked, monkeypatch, 0.0, option, "0")

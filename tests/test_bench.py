@@ -214,3 +214,10 @@ def test_convtrain_is_cooked_trained_and_accounted_for(tmp_path: Path) -> None:
     assert [epoch for epoch, _ in found.curve] == [1, 2]
     missing = trainer.train(cooked, "no-such-plan", 2, timeout=120, device=None)
     assert "no-such-plan" in str(missing.error)
+
+
+@pytest.mark.parametrize("option", ["--timeout", "--seconds"])
+@pytest.mark.parametrize("value", ["nan", "inf", "0", "-1", "1e300", "x"])
+def test_bad_seconds(option: str, value: str) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        parse([option, value])
