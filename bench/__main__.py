@@ -27,6 +27,9 @@ def draw_again(options: Options, file: Path) -> int:
     except (OSError, ValueError, KeyError, TypeError) as error:
         say(f"{file} does not hold results of this benchmark ({type(error).__name__}: {error})")
         return 2
+    if sentence := unusable(options.output):
+        say(sentence)
+        return 2
     print(draw(results, options.output, file))
     return 0
 
@@ -61,11 +64,25 @@ def measure(options: Options, work: Path) -> int:
     return 0 if any(row.error is None for row in contest.results.rows) else 1
 
 
+def unusable(folder: Path) -> str | None:
+    """Makes the folder; a sentence where that fails, or where nothing can be written there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return None
+    except OSError as error:
+        return f"{folder} cannot be used as a folder for what is written: {error.strerror}"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """With the command line's arguments, or these; gives the exit code."""
     options = parse(arguments)
     if options.plot:
         return draw_again(options, options.plot)
+    for folder in filter(None, (options.work, None if options.prepare else options.output)):
+        if sentence := unusable(folder):
+            say(sentence)
+            return 2
     if options.work is None:
         with tempfile.TemporaryDirectory(prefix="convtrain-bench-") as folder:
             return measure(options, Path(folder))

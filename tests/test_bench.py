@@ -221,3 +221,24 @@ def test_convtrain_is_cooked_trained_and_accounted_for(tmp_path: Path) -> None:
 def test_bad_seconds(option: str, value: str) -> None:
     with pytest.raises(SystemExit, match="2"):
         parse([option, value])
+
+
+@pytest.mark.parametrize("option", ["--output", "--work"])
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_a_folder_that_cannot_be_is_refused_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, place: str
+) -> None:
+    (tmp_path / "file").touch()
+    output = ["--output", str(tmp_path / "results")]
+    assert main([*output, option, str(tmp_path / place)]) == 2
+    message = capsys.readouterr().err
+    assert message.startswith(f"{tmp_path / place} cannot be used")
+    assert message.count("\n") == 1
+
+
+def test_a_plot_that_fails_costs_only_itself(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    (tmp_path / "epoch.png").mkdir()
+    text = write(some_results(), tmp_path)
+    assert f"No plot {tmp_path / 'epoch.png'}: Is a directory" in text
+    assert {"bench.json", "bench.md", "quality.png"} <= {file.name for file in tmp_path.iterdir()}
