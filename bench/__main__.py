@@ -11,6 +11,7 @@ from pathlib import Path
 from bench.contest import Contest, preset_of
 from bench.machine import look
 from bench.options import Options, parse
+from bench.processes import INTERRUPTED, RUNNING, heed_signals
 from bench.report.files import draw, keep, write
 from bench.results import load
 
@@ -35,7 +36,7 @@ def draw_again(options: Options, file: Path) -> int:
 
 
 def measure(options: Options, work: Path) -> int:
-    """Measure, print the tables, write the results. 1 where not one measurement succeeded.
+    """Measure, print the tables, write the results. 1 where not one measurement succeeded, 130 after Ctrl-C.
 
     Without a row no file is touched: those of an earlier run are worth more.
     """
@@ -44,6 +45,7 @@ def measure(options: Options, work: Path) -> int:
     for note in machine.notes:
         say(f"  {note}")
     contest = Contest(machine, options, preset_of(machine, options), work, say)
+    interrupted = False
     try:
         contest.prepare()
         if options.prepare:
@@ -54,13 +56,16 @@ def measure(options: Options, work: Path) -> int:
         if options.sweep:
             contest.grow()
     except KeyboardInterrupt:
+        interrupted = True
         say("stopped")
     finally:
         contest.close()
     if not (contest.results.rows or contest.results.sweep):
         say(f"nothing was measured: {options.output} is left as it was")
-        return 1
+        return INTERRUPTED if interrupted else 1
     print(write(contest.results, options.output))
+    if interrupted:
+        return INTERRUPTED
     return 0 if any(row.error is None for row in contest.results.rows) else 1
 
 
@@ -77,6 +82,17 @@ def unusable(folder: Path) -> str | None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """With the command line's arguments, or these; gives the exit code."""
     options = parse(arguments)
+    heed_signals()
+    try:
+        return follow(options)
+    except KeyboardInterrupt:
+        RUNNING.end(closed=False)
+        say("stopped")
+        return INTERRUPTED
+
+
+def follow(options: Options) -> int:
+    """Do what the options say; gives the exit code."""
     if options.plot:
         return draw_again(options, options.plot)
     for folder in filter(None, (options.work, None if options.prepare else options.output)):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
@@ -17,7 +16,7 @@ from bench.machine import Machine
 from bench.modes import CPU_MODES, GPU_MODES, Mode
 from bench.options import SIDES, WIDTHS, Options
 from bench.problem import Problem, photograph, save_problem
-from bench.processes import Process
+from bench.processes import Process, together
 from bench.pytorch import runner as pytorch
 from bench.results import Results
 from bench.rows import CONVTRAIN, PYTORCH, Row, affordable_epochs, fastest
@@ -102,8 +101,7 @@ class Contest:
             return  # nothing is gained
         workers = max(1, self._workers)
         self.say(f"cooking and compiling: {len(jobs)} jobs, {workers} at a time")
-        with ThreadPoolExecutor(workers) as pool:
-            list(pool.map(lambda job: job(), jobs))
+        together(lambda job: job(), jobs, workers)
 
     def _to_compile(self) -> Iterator[tuple[Problem, str]]:
         """Modes that time kernels to choose among them are left out, as they must not disturb each other."""

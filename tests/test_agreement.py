@@ -90,3 +90,16 @@ def test_a_plan_that_does_not_exist(
 def test_numbers_below_one(cooked: Path, monkeypatch: pytest.MonkeyPatch, option: str) -> None:
     with pytest.raises(SystemExit, match="2"):
         examine(cooked, monkeypatch, 0.0, option, "0")
+
+
+def test_an_interruption_prints_the_table_so_far(
+    cooked: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(agreement.Examination, "curves", stop)
+    assert examine(cooked, monkeypatch, 0.0) == 130
+    found = capsys.readouterr()
+    assert "| one epoch after 0 " in found.out
+    assert found.err.endswith("\nstopped\n")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -16,7 +19,7 @@ from bench.device_memory import PERIOD, DeviceMemory
 from bench.machine import Machine
 from bench.options import parse
 from bench.problem import Problem, load_problem, photograph, save_problem
-from bench.processes import run
+from bench.processes import ROOT, run, together
 from bench.quality import curve_of, decibels, epochs_to
 from bench.report import tables
 from bench.report.files import write
@@ -242,3 +245,42 @@ def test_a_plot_that_fails_costs_only_itself(tmp_path: Path) -> None:
     text = write(some_results(), tmp_path)
     assert f"No plot {tmp_path / 'epoch.png'}: Is a directory" in text
     assert {"bench.json", "bench.md", "quality.png"} <= {file.name for file in tmp_path.iterdir()}
+
+
+def test_an_interruption_ends_the_processes_of_all_jobs() -> None:
+    started = time.perf_counter()
+
+    def job(number: int) -> object:
+        if number:
+            return [run([sys.executable, "-c", "import time; time.sleep(60)"], timeout=60) for _ in range(2)]
+        time.sleep(0.5)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        together(job, range(3), 3)
+    assert time.perf_counter() - started < 20
+    assert run([sys.executable, "-c", "print(1)"], timeout=20).data == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_during_the_first_step(tmp_path: Path, number: signal.Signals) -> None:
+    mark = tmp_path / "python"  # stands in for the Python that has torch
+    mark.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 60\n")
+    mark.chmod(0o755)
+    arguments = ["-m", "bench", "--no-convtrain", "--pytorch", str(mark), "--output", str(tmp_path / "results")]
+
+    def heed() -> None:  # also where the tests run in the background
+        signal.signal(number, signal.SIG_DFL)
+
+    program = subprocess.Popen(
+        [sys.executable, *arguments], cwd=ROOT, stderr=subprocess.PIPE, text=True, preexec_fn=heed
+    )
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().strip():
+        time.sleep(0.05)
+        assert program.poll() is None
+    program.send_signal(number)
+    _, err = program.communicate(timeout=20)
+    assert program.returncode == 130
+    assert err.splitlines()[1:] == ["stopped"]
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
