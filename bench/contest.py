@@ -15,7 +15,7 @@ from bench import work
 from bench.machine import Machine
 from bench.modes import CPU_MODES, GPU_MODES, Mode
 from bench.options import SIDES, WIDTHS, Options
-from bench.problem import Problem, photograph, save_problem
+from bench.problem import Problem, holds, photograph, save_problem
 from bench.processes import Process, together
 from bench.pytorch import runner as pytorch
 from bench.results import Results
@@ -71,6 +71,7 @@ class Contest:
     say: Callable[[str], None]
     keep: Callable[[Results], object] = lambda results: None
     _waiting: Process | None = None  # has imported PyTorch for the next measurement
+    _placed: set[Problem] = field(default_factory=set)
     _cooked: dict[Problem, convtrain.Cooked | str] = field(default_factory=dict)
     _first: dict[tuple[Problem, str], Row] = field(default_factory=dict)
 
@@ -165,10 +166,12 @@ class Contest:
             spent += time.perf_counter() - started
 
     def _place(self, point: Problem) -> Path:
-        """A folder for each size, with the problem in it."""
+        """A folder for each size, with the problem in it; what an earlier run left half written is written again."""
         folder = self.folder / f"{point.width}x{point.height}-nf{point.nf}"
-        if not folder.exists():
-            save_problem(folder, point, photograph(point.height))
+        if point not in self._placed:
+            if not holds(folder, point):
+                save_problem(folder, point, photograph(point.height))
+            self._placed.add(point)
         return folder
 
     def _cook(self, point: Problem) -> convtrain.Cooked | str:

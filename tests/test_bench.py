@@ -14,7 +14,7 @@ import pytest
 from bench import __main__ as program
 from bench import work
 from bench.__main__ import main
-from bench.contest import Contest
+from bench.contest import Contest, Preset
 from bench.device_memory import PERIOD, DeviceMemory
 from bench.machine import Machine
 from bench.options import parse
@@ -284,3 +284,24 @@ def test_a_signal_during_the_first_step(tmp_path: Path, number: signal.Signals) 
     assert err.splitlines()[1:] == ["stopped"]
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+@pytest.mark.parametrize("name", ["picture.png", "problem.json"])
+@pytest.mark.parametrize("left", [0, 40, None])
+def test_a_half_made_folder_is_made_again(tmp_path: Path, name: str, left: int | None) -> None:
+    problem = Problem(height=12, width=12, nf=8, layers=1)
+    options = parse(["--work", str(tmp_path)])
+
+    def place() -> Path:
+        results = some_results()
+        preset = Preset(problem, 2, (), (12,), (8,), 1, 4)
+        return Contest(results.machine, options, preset, tmp_path, lambda text: None)._place(problem)
+
+    file = place() / name
+    whole = file.read_bytes()
+    if left is None:
+        file.unlink()
+    else:
+        file.write_bytes(whole[:left])
+    assert place() / name == file
+    assert file.read_bytes() == whole
