@@ -13,6 +13,7 @@ from bench.machine import look
 from bench.options import Options, parse
 from bench.processes import INTERRUPTED, RUNNING, heed_signals
 from bench.report.files import draw, keep, write
+from bench.report.page import page
 from bench.results import load
 
 
@@ -25,7 +26,8 @@ def draw_again(options: Options, file: Path) -> int:
     """Tables and plots from an earlier run, into ``--output``, but no JSON. 2 where the file is none of ours."""
     try:
         results = load(file)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        page(results).encode()  # what a table cannot show is none either; nothing is written so far
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         say(f"{file} does not hold results of this benchmark ({type(error).__name__}: {error})")
         return 2
     if sentence := unusable(options.output):

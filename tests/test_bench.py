@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -305,3 +306,41 @@ def test_a_half_made_folder_is_made_again(tmp_path: Path, name: str, left: int |
         file.write_bytes(whole[:left])
     assert place() / name == file
     assert file.read_bytes() == whole
+
+
+DAMAGE: list[tuple[list[str | int], object]] = [
+    (["machine", "ceilings"], {"copy_bytes_per_second": "fast"}),
+    (["machine", "ceilings"], {"how": "measured"}),
+    (["machine", "vulkan"], {"name": "GPU"}),
+    (["machine", "cpu"], None),
+    (["problem"], {}),
+    (["problem", "height"], "tall"),
+    (["epochs"], None),
+    (["rows"], {"fused": 1}),
+    (["rows", 0], None),
+    (["rows", 0, "side"], "TensorFlow"),
+    (["rows", 0, "side"], PYTORCH),  # which has no mode of that name
+    (["rows", 0, "ms_per_epoch"], "2"),
+    (["rows", 0, "ms_per_epoch"], float("nan")),
+    (["rows", 0, "ms_per_epoch"], -1),
+    (["rows", 0, "epochs"], 10**400),
+    (["rows", 0, "curve"], [[1, "high"]]),
+    (["rows", 0, "curve"], [1]),
+    (["rows", 0, "name"], "\ud800"),
+    (["sweep"], None),
+]
+
+
+@pytest.mark.parametrize(("where", "value"), DAMAGE)
+def test_damaged_results_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], where: list[str | int], value: object
+) -> None:
+    data = json.loads(json.dumps(some_results().to_json()))
+    inner = data
+    for key in where[:-1]:
+        inner = inner[key]
+    inner[where[-1]] = value
+    (tmp_path / "bench.json").write_text(json.dumps(data))
+    assert main(["--plot", str(tmp_path / "bench.json"), "--output", str(tmp_path / "again")]) == 2
+    assert "does not hold results" in capsys.readouterr().err
+    assert [file.name for file in tmp_path.iterdir()] == ["bench.json"]
