@@ -102,8 +102,8 @@ def follow(options: Options) -> int:
             say(sentence)
             return 2
     if options.work is None:
-        with tempfile.TemporaryDirectory(prefix="convtrain-bench-") as folder:
-            return measure(options, Path(folder))
+        with tempfile.TemporaryDirectory(prefix="convtrain-bench-") as temporary:
+            return measure(options, Path(temporary))
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(options.work / "inductor")
     return measure(options, options.work)
 

@@ -32,7 +32,8 @@ from bench.report.tables import markdown
 from bench.vulkan.trainer import SCALAR, switches_for
 
 Array = NDArray[np.float64]
-T, R = TypeVar("T"), TypeVar("R")
+T = TypeVar("T")
+R = TypeVar("R")
 
 ORACLE = "reference, scalar"
 OUTPUT_LIMIT, GRADIENT_LIMIT = 5e-3, 2e-2  # ‖Δ‖/‖oracle‖, the latter by weight slot

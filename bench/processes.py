@@ -20,7 +20,8 @@ from bench.device_memory import DeviceMemory, driver_reading
 
 ROOT = Path(__file__).resolve().parent.parent
 INTERRUPTED = 130  # the exit code after Ctrl-C
-T, R = TypeVar("T"), TypeVar("R")
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
