@@ -11,8 +11,10 @@ from pathlib import Path
 from bench.contest import Contest, preset_of
 from bench.machine import look
 from bench.options import Options, parse
-from bench.report.files import RESULTS_NAME, write
-from bench.results import load, save
+from bench.processes import INTERRUPTED, RUNNING, heed_signals
+from bench.report.files import draw, keep, write
+from bench.report.page import page
+from bench.results import load
 
 
 def say(text: str) -> None:
@@ -21,48 +23,87 @@ def say(text: str) -> None:
 
 
 def draw_again(options: Options, file: Path) -> int:
-    """Tables and plots from an earlier run. 2 where the file is none of ours."""
+    """Tables and plots from an earlier run, into ``--output``, but no JSON. 2 where the file is none of ours."""
     try:
         results = load(file)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        page(results).encode()  # what a table cannot show is none either; nothing is written so far
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         say(f"{file} does not hold results of this benchmark ({type(error).__name__}: {error})")
         return 2
-    print(write(results, options.output))
+    if sentence := unusable(options.output):
+        say(sentence)
+        return 2
+    print(draw(results, options.output, file))
     return 0
 
 
 def measure(options: Options, work: Path) -> int:
-    """Measure, print the tables, write the results. 1 where not one measurement succeeded."""
+    """Measure, print the tables, write the results. 1 where not one measurement succeeded, 130 after Ctrl-C.
+
+    Without a row no file is touched: those of an earlier run are worth more.
+    """
     say("looking at this machine and measuring its ceilings")
     machine = look(options)
     for note in machine.notes:
         say(f"  {note}")
     contest = Contest(machine, options, preset_of(machine, options), work, say)
+    interrupted = False
     try:
         contest.prepare()
         if options.prepare:
             return 0
         # Results are kept as they come: whatever ends this process costs one measurement.
-        contest.keep = lambda results: save(results, options.output / RESULTS_NAME)
+        contest.keep = lambda results: keep(results, options.output)
         contest.compare()
         if options.sweep:
             contest.grow()
     except KeyboardInterrupt:
-        say("stopped: what was measured so far follows")
+        interrupted = True
+        say("stopped")
     finally:
         contest.close()
+    if not (contest.results.rows or contest.results.sweep):
+        say(f"nothing was measured: {options.output} is left as it was")
+        return INTERRUPTED if interrupted else 1
     print(write(contest.results, options.output))
+    if interrupted:
+        return INTERRUPTED
     return 0 if any(row.error is None for row in contest.results.rows) else 1
+
+
+def unusable(folder: Path) -> str | None:
+    """Makes the folder; a sentence where that fails, or where nothing can be written there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return None
+    except OSError as error:
+        return f"{folder} cannot be used as a folder for what is written: {error.strerror}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """With the command line's arguments, or these; gives the exit code."""
     options = parse(arguments)
+    heed_signals()
+    try:
+        return follow(options)
+    except KeyboardInterrupt:
+        RUNNING.end(closed=False)
+        say("stopped")
+        return INTERRUPTED
+
+
+def follow(options: Options) -> int:
+    """Do what the options say; gives the exit code."""
     if options.plot:
         return draw_again(options, options.plot)
+    for folder in filter(None, (options.work, None if options.prepare else options.output)):
+        if sentence := unusable(folder):
+            say(sentence)
+            return 2
     if options.work is None:
-        with tempfile.TemporaryDirectory(prefix="convtrain-bench-") as folder:
-            return measure(options, Path(folder))
+        with tempfile.TemporaryDirectory(prefix="convtrain-bench-") as temporary:
+            return measure(options, Path(temporary))
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(options.work / "inductor")
     return measure(options, options.work)
 

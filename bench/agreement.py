@@ -18,7 +18,6 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,13 +25,15 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.options import names, positive
 from bench.problem import PICTURE_NAME, Problem, photograph, save_problem
-from bench.processes import run
+from bench.processes import INTERRUPTED, RUNNING, heed_signals, run, together
 from bench.report.tables import markdown
 from bench.vulkan.trainer import SCALAR, switches_for
 
 Array = NDArray[np.float64]
-T, R = TypeVar("T"), TypeVar("R")
+T = TypeVar("T")
+R = TypeVar("R")
 
 ORACLE = "reference, scalar"
 OUTPUT_LIMIT, GRADIENT_LIMIT = 5e-3, 2e-2  # ‖Δ‖/‖oracle‖, the latter by weight slot
@@ -69,6 +70,9 @@ def convtrain(candidate: Candidate | None, folder: Path, *arguments: str | int |
 def candidates(archive: Path, wanted: Collection[str] = ()) -> list[Candidate]:
     """The oracle, then the plans of the archive (those ``wanted``, or all) as this device runs them."""
     plans = convtrain(None, archive.parent.parent, "info", archive, "--json", parse=True)["plans"]
+    for name in wanted:
+        if name not in plans:
+            raise Failed(f"There is no plan {name} in {archive}: its plans are {', '.join(plans)}")
     return [
         Candidate(ORACLE, "reference", SCALAR),
         *(Candidate(name, name, switches_for(name, plans)) for name in plans if not wanted or name in wanted),
@@ -111,7 +115,7 @@ class Examination:
         self.work, self.epochs, self.jobs = work, epochs, jobs
         self.source = fresh(source, work / "source")
         archive = self.source / "res_train" / "train.res"
-        self.oracle, *self.others = candidates(archive, plans)
+        self.oracle, *self.others = candidates(source / "res_train" / "train.res", plans)
         self.slots = convtrain(None, self.source, "info", archive, "--json", parse=True)["weights"]["slots"]
         self.rows: list[list[str]] = []
         self.well = True
@@ -128,8 +132,7 @@ class Examination:
         print(f"{question}: {candidate}: {text}", file=sys.stderr, flush=True)
 
     def _each(self, ask: Callable[[T], R], of: Sequence[T]) -> list[R]:
-        with ThreadPoolExecutor(self.jobs) as pool:
-            return list(pool.map(ask, of))
+        return together(ask, of, self.jobs)
 
     def _copy(self, source: Path, purpose: str, candidate: Candidate) -> Path:
         return fresh(source, self.work / f"{purpose}-{candidate.name}")
@@ -209,7 +212,7 @@ def cooked(seeds: Iterable[str], folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def main() -> int:
-    """Ask, print, judge. 1 where an answer is not as it should be, 2 where a command failed."""
+    """Ask, print, judge. 1 where an answer is not as it should be, 2 where a command failed, 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(prog="python -m bench.agreement", description=__doc__.split("\n\n")[0])
     add = parser.add_argument
     add("--seeds", default="0,1,2", metavar="A,B", help="seeds of the seed preset (0,1,2)")
@@ -218,34 +221,60 @@ def main() -> int:
         metavar="A,B",
         help="cooked folders (each with res_train) to examine instead",
     )
-    add("--epochs", type=int, default=600, metavar="N", help="epochs of a training (600)")
-    add("--plans", default="", metavar="A,B", help="plans of the archive; all unless given")
-    add("--jobs", type=int, default=1, metavar="N", help="commands at a time; the device's memory must suffice (1)")
-    add("--trained", type=int, default=300, metavar="N", help="epochs before the second comparison of gradients (300)")
+    add("--epochs", type=positive, default=600, metavar="N", help="epochs of a training (600)")
+    add("--plans", type=names, default=(), metavar="A,B", help="plans of the archive; all unless given")
+    add(
+        "--jobs", type=positive, default=1, metavar="N", help="commands at a time; the device's memory must suffice (1)"
+    )
+    add(
+        "--trained",
+        type=positive,
+        default=300,
+        metavar="N",
+        help="epochs before the second comparison of gradients (300)",
+    )
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="convtrain-agreement-") as temporary:
-        work = Path(temporary)
-        try:
-            if given.folders:
-                sources = [(Path(name).name, Path(name).resolve()) for name in given.folders.split(",")]
-                for _, folder in sources:
-                    if not (folder / "res_train" / "train.res").is_file():
-                        raise Failed(f"{folder} has no res_train/train.res: cook there first")
-            else:
-                sources = list(cooked(given.seeds.split(","), work))
-            plans = tuple(filter(None, given.plans.split(",")))
-            exam = Examination(sources[0][1], work, given.epochs, plans=plans, jobs=given.jobs)
-            exam.warm_up()
-            exam.gradients(0, exam.source)
-            exam.gradients(given.trained, exam.curves(given.trained))
-            exam.repeats(max(3, given.epochs // 6))
-            judged = not given.folders and given.epochs >= QUALITY_EPOCHS
-            exam.quality(sources, QUALITY_LIMIT if judged else 0.0)
-        except Failed as failure:
-            print(failure, file=sys.stderr)
-            return 2
-        print(markdown(["question", "plan", "answer", "ok"], exam.rows))
-    return 0 if exam.well else 1
+    heed_signals()
+    exams: list[Examination] = []
+    try:
+        with tempfile.TemporaryDirectory(prefix="convtrain-agreement-") as temporary:
+            examine(given, Path(temporary), exams)
+    except Failed as failure:
+        print(failure, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        RUNNING.end(closed=False)
+        print("stopped", file=sys.stderr)
+        print_rows(exams)
+        return INTERRUPTED
+    print_rows(exams)
+    return 0 if all(exam.well for exam in exams) else 1
+
+
+def examine(given: argparse.Namespace, work: Path, exams: list[Examination]) -> None:
+    """Ask everything. The examination is put into ``exams`` first, for the answers to survive an interruption."""
+    if given.folders:
+        sources = [(Path(name).name, Path(name).resolve()) for name in given.folders.split(",")]
+        for _, folder in sources:
+            if not (folder / "res_train" / "train.res").is_file():
+                raise Failed(f"{folder} has no res_train/train.res: cook there first")
+    else:
+        sources = list(cooked(given.seeds.split(","), work))
+    exam = Examination(sources[0][1], work, given.epochs, plans=given.plans, jobs=given.jobs)
+    exams.append(exam)
+    exam.warm_up()
+    exam.gradients(0, exam.source)
+    exam.gradients(given.trained, exam.curves(given.trained))
+    exam.repeats(max(3, given.epochs // 6))
+    judged = not given.folders and given.epochs >= QUALITY_EPOCHS
+    exam.quality(sources, QUALITY_LIMIT if judged else 0.0)
+
+
+def print_rows(exams: Iterable[Examination]) -> None:
+    """The table of what was answered, if anything was."""
+    for exam in exams:
+        if exam.rows:
+            print(markdown(["question", "plan", "answer", "ok"], exam.rows))
 
 
 if __name__ == "__main__":

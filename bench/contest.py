@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
@@ -16,8 +15,8 @@ from bench import work
 from bench.machine import Machine
 from bench.modes import CPU_MODES, GPU_MODES, Mode
 from bench.options import SIDES, WIDTHS, Options
-from bench.problem import Problem, photograph, save_problem
-from bench.processes import Process
+from bench.problem import Problem, holds, photograph, save_problem
+from bench.processes import Process, together
 from bench.pytorch import runner as pytorch
 from bench.results import Results
 from bench.rows import CONVTRAIN, PYTORCH, Row, affordable_epochs, fastest
@@ -72,6 +71,7 @@ class Contest:
     say: Callable[[str], None]
     keep: Callable[[Results], object] = lambda results: None
     _waiting: Process | None = None  # has imported PyTorch for the next measurement
+    _placed: set[Problem] = field(default_factory=set)
     _cooked: dict[Problem, convtrain.Cooked | str] = field(default_factory=dict)
     _first: dict[tuple[Problem, str], Row] = field(default_factory=dict)
 
@@ -102,8 +102,7 @@ class Contest:
             return  # nothing is gained
         workers = max(1, self._workers)
         self.say(f"cooking and compiling: {len(jobs)} jobs, {workers} at a time")
-        with ThreadPoolExecutor(workers) as pool:
-            list(pool.map(lambda job: job(), jobs))
+        together(lambda job: job(), jobs, workers)
 
     def _to_compile(self) -> Iterator[tuple[Problem, str]]:
         """Modes that time kernels to choose among them are left out, as they must not disturb each other."""
@@ -167,10 +166,12 @@ class Contest:
             spent += time.perf_counter() - started
 
     def _place(self, point: Problem) -> Path:
-        """A folder for each size, with the problem in it."""
+        """A folder for each size, with the problem in it; what an earlier run left half written is written again."""
         folder = self.folder / f"{point.width}x{point.height}-nf{point.nf}"
-        if not folder.exists():
-            save_problem(folder, point, photograph(point.height))
+        if point not in self._placed:
+            if not holds(folder, point):
+                save_problem(folder, point, photograph(point.height))
+            self._placed.add(point)
         return folder
 
     def _cook(self, point: Problem) -> convtrain.Cooked | str:

@@ -12,6 +12,7 @@ from bench.modes import Mode
 
 RESULTS = Path(__file__).parent / "results"
 SIDES, WIDTHS = (128, 256, 512, 1024, 2048), (32, 64, 128, 256)
+LONGEST = 1e6  # seconds; the system's waits end at about twice as many
 
 
 @dataclass(frozen=True)
@@ -41,20 +42,21 @@ class Options:
     output: Path
 
 
-def _names(text: str) -> tuple[str, ...]:
+def names(text: str) -> tuple[str, ...]:
+    """The parts of a list with commas."""
     return tuple(filter(None, (part.strip() for part in text.split(","))))
 
 
 def _modes(text: str) -> tuple[str, ...]:
     try:
-        return tuple(Mode.parse(name).name for name in _names(text))
+        return tuple(Mode.parse(name).name for name in names(text))
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _numbers(text: str) -> tuple[int, ...]:
     try:
-        found = tuple(int(part) for part in _names(text))
+        found = tuple(int(part) for part in names(text))
     except ValueError:
         raise argparse.ArgumentTypeError(f"'{text}' is not a list of whole numbers") from None
     if any(value < 1 for value in found):
@@ -62,11 +64,22 @@ def _numbers(text: str) -> tuple[int, ...]:
     return found
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
+    """A whole number of at least 1."""
     values = _numbers(text)
     if len(values) != 1:
         raise argparse.ArgumentTypeError(f"'{text}' is not one number")
     return values[0]
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number") from None
+    if not 0 < value <= LONGEST:
+        raise argparse.ArgumentTypeError(f"must be more than 0 and at most {LONGEST:.0f} seconds, not {text}")
+    return value
 
 
 def parse(arguments: Sequence[str] | None = None) -> Options:
@@ -78,22 +91,22 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     )
     add = parser.add_argument
     add("--quick", action="store_true", help="few epochs, the most telling modes, no sweep: about a minute")
-    add("--epochs", type=_positive, metavar="N", help="epochs of the main comparison")
+    add("--epochs", type=positive, metavar="N", help="epochs of the main comparison")
     add("--modes", type=_modes, metavar="A,B", help="PyTorch modes, such as eager-bf16,graph-fp16-toeplitz")
-    add("--plans", type=_names, metavar="A,B", help="plans of the archive; all unless given")
+    add("--plans", type=names, metavar="A,B", help="plans of the archive; all unless given")
     add("--sizes", type=_numbers, metavar="A,B", help="image sides of the sweep")
     add("--features", type=_numbers, metavar="A,B", help="NF of the sweep")
-    add("--sweep-epochs", type=_positive, metavar="N", help="epochs of each point of the sweep, at most")
+    add("--sweep-epochs", type=positive, metavar="N", help="epochs of each point of the sweep, at most")
     add("--sweep-budget", type=float, default=600.0, metavar="S", help="seconds for PyTorch's part of the sweep (600)")
-    add("--sweep-plans", type=_names, metavar="A,B", help="plans of the sweep; those of --plans unless given")
+    add("--sweep-plans", type=names, metavar="A,B", help="plans of the sweep; those of --plans unless given")
     add(
         "--sweep-modes",
         type=_modes,
         metavar="A,B",
         help="PyTorch modes of the sweep; unless given, the fastest",
     )
-    add("--seconds", type=float, metavar="S", help="plans and modes that would train longer are only timed")
-    add("--timeout", type=float, default=300.0, metavar="S", help="seconds for one measurement (300)")
+    add("--seconds", type=_seconds, metavar="S", help="plans and modes that would train longer are only timed")
+    add("--timeout", type=_seconds, default=300.0, metavar="S", help="seconds for one measurement (300)")
     add("--device", help="Vulkan device of convtrain, by index or name")
     add("--pytorch", default=sys.executable, metavar="PYTHON", help="the Python that has torch; this one unless given")
     add("--no-torch", action="store_true", help="convtrain alone")

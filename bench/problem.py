@@ -132,3 +132,11 @@ def load_problem(folder: Path) -> tuple[Problem, NDArray[np.float32]]:
     if pixels.shape != (problem.height, problem.width, 3):
         raise ValueError(f"{folder / PICTURE_NAME} is not {problem.width}x{problem.height}")
     return problem, pixels
+
+
+def holds(folder: Path, problem: Problem) -> bool:
+    """True where this problem was saved in the folder, picture and all."""
+    try:
+        return load_problem(folder)[0] == problem
+    except (OSError, ValueError, TypeError, AttributeError, SyntaxError):  # the last is Pillow's, of a broken PNG
+        return False

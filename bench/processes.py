@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
 from bench.device_memory import DeviceMemory, driver_reading
 
 ROOT = Path(__file__).resolve().parent.parent
+INTERRUPTED = 130  # the exit code after Ctrl-C
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -35,20 +41,81 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "COLUMNS": "200", **(extra or {})}
 
 
+def heed_signals() -> None:
+    """Let SIGTERM and SIGHUP do what Ctrl-C does, so that children end too. One that is ignored (nohup) stays so."""
+
+    def interrupt(number: int, frame: object) -> NoReturn:
+        for other in heeded:
+            signal.signal(other, signal.SIG_IGN)  # one is enough
+        raise KeyboardInterrupt
+
+    heeded = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
+    for number in heeded:
+        signal.signal(number, interrupt)
+
+
+class Running:
+    """The processes that have not ended, so that an interruption ends those of other threads as well."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._alive: set[int] = set()
+        self._closed = False
+
+    def start(self, make: Callable[[], subprocess.Popen[str]]) -> subprocess.Popen[str]:
+        with self._lock:
+            if self._closed:
+                raise OSError(errno.ECANCELED, "stopped")
+            process = make()
+            self._alive.add(process.pid)
+            return process
+
+    def forget(self, process: subprocess.Popen[str]) -> None:
+        with self._lock:
+            self._alive.discard(process.pid)
+
+    def end(self, closed: bool) -> None:
+        """End all of them, children included; while ``closed`` no other starts."""
+        with self._lock:
+            self._closed = closed
+            for number in self._alive:
+                with suppress(ProcessLookupError):
+                    os.killpg(number, signal.SIGKILL)
+
+
+RUNNING = Running()
+
+
+def together(ask: Callable[[T], R], of: Iterable[T], jobs: int) -> list[R]:
+    """The answers, ``jobs`` at a time. Whatever ends this early ends the processes of all jobs."""
+    pool = ThreadPoolExecutor(jobs)
+    try:
+        return list(pool.map(ask, of))
+    except BaseException:
+        RUNNING.end(closed=True)
+        pool.shutdown(cancel_futures=True)
+        RUNNING.end(closed=False)
+        raise
+    finally:
+        pool.shutdown()
+
+
 class Process:
     """A command that was started. Raises OSError where it cannot be."""
 
     def __init__(self, command: Sequence[str], *, cwd: Path = ROOT, variables: Mapping[str, str] | None = None) -> None:
         self._started = time.perf_counter()
-        self._process = subprocess.Popen(
-            command,
-            cwd=cwd,
-            env=environment(variables),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
+        self._process = RUNNING.start(
+            lambda: subprocess.Popen(
+                command,
+                cwd=cwd,
+                env=environment(variables),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
         )
 
     def finish(self, given: str = "", *, timeout: float, parse: bool = True, watch_memory: bool = False) -> Outcome:
@@ -70,6 +137,7 @@ class Process:
             raise
         finally:
             peak = memory.stop()
+            RUNNING.forget(process)
         seconds = time.perf_counter() - self._started
         data = None
         if error is None and parse:
@@ -82,6 +150,7 @@ class Process:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.communicate()
+        RUNNING.forget(self._process)
 
 
 def run(

@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from bench import work
+from bench.checked import check
 from bench.machine import Machine
 from bench.problem import Problem
-from bench.rows import Row
+from bench.rows import CONVTRAIN, PYTORCH, Row
+
+SIZES = {"height", "width", "nf", "layers"}  # of the problem; an older run may lack other constants
 
 
 @dataclass
@@ -45,10 +48,21 @@ class Results:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Results:
-        """What ``to_json`` gave. Raises KeyError or TypeError for anything else."""
+        """What ``to_json`` gave. Raises ValueError, KeyError or TypeError for anything else."""
         rows, sweep = ([Row.from_json(row) for row in data[name]] for name in ("rows", "sweep"))
         machine = Machine(**{**data["machine"], "notes": tuple(data["machine"]["notes"])})
-        return cls(machine, Problem.of(data["problem"]), data["epochs"], data["element"], rows, sweep)
+        if missing := SIZES - {*data["problem"]}:
+            raise KeyError(*sorted(missing))
+        problem = Problem.of(data["problem"])
+        results = cls(machine, problem, data["epochs"], data["element"], rows, sweep)
+        for made in (results, machine, problem, *rows, *sweep):
+            check(made)
+        for row in (*rows, *sweep):
+            if row.side not in (CONVTRAIN, PYTORCH) or min(row.height, row.width, row.nf) < 1:
+                raise ValueError("a row is of no known side or size")
+            if row.ms_per_epoch is not None and row.ms_per_epoch <= 0:
+                raise ValueError("a row takes no time")
+        return results
 
 
 def save(results: Results, path: Path) -> Path:

@@ -41,9 +41,9 @@ def cooked(tmp_path: Path) -> Path:
     return tmp_path / "a"
 
 
-def examine(cooked: Path, monkeypatch: pytest.MonkeyPatch, drift: float) -> int:
+def examine(cooked: Path, monkeypatch: pytest.MonkeyPatch, drift: float, *more: str) -> int:
     monkeypatch.setattr(agreement, "convtrain", Convtrain(drift))
-    monkeypatch.setattr(sys, "argv", ["agreement", "--folders", str(cooked)])
+    monkeypatch.setattr(sys, "argv", ["agreement", "--folders", str(cooked), *more])
     return agreement.main()
 
 
@@ -75,3 +75,31 @@ def test_a_folder_that_was_not_cooked(
 ) -> None:
     assert examine(tmp_path / "none", monkeypatch, 0.0) == 2
     assert "cook there first" in capsys.readouterr().err
+
+
+def test_a_plan_that_does_not_exist(
+    cooked: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert examine(cooked, monkeypatch, 0.0, "--plans", "fused,nosuch") == 2
+    archive = cooked / "res_train" / "train.res"
+    expected = f"There is no plan nosuch in {archive}: its plans are reference, fused\n"
+    assert capsys.readouterr().err == expected
+
+
+@pytest.mark.parametrize("option", ["--jobs", "--epochs", "--trained"])
+def test_numbers_below_one(cooked: Path, monkeypatch: pytest.MonkeyPatch, option: str) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        examine(cooked, monkeypatch, 0.0, option, "0")
+
+
+def test_an_interruption_prints_the_table_so_far(
+    cooked: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(agreement.Examination, "curves", stop)
+    assert examine(cooked, monkeypatch, 0.0) == 130
+    found = capsys.readouterr()
+    assert "| one epoch after 0 " in found.out
+    assert found.err.endswith("\nstopped\n")

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from bench import __main__ as program
 from bench import work
 from bench.__main__ import main
+from bench.contest import Contest, Preset
 from bench.device_memory import PERIOD, DeviceMemory
 from bench.machine import Machine
 from bench.options import parse
 from bench.problem import Problem, load_problem, photograph, save_problem
-from bench.processes import run
+from bench.processes import ROOT, run, together
 from bench.quality import curve_of, decibels, epochs_to
 from bench.report import tables
 from bench.report.files import write
@@ -99,8 +105,38 @@ def test_tables_are_drawn_again_from_what_was_kept(tmp_path: Path, capsys: pytes
     assert load(tmp_path / "first" / "bench.json") == results
     assert main(["--plot", str(tmp_path / "first" / "bench.json"), "--output", str(tmp_path / "again")]) == 0
     assert "one side only" in capsys.readouterr().out
-    for name in ("bench.md", "bench.json"):
-        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "first" / name).read_bytes()
+    assert (tmp_path / "again" / "bench.md").read_bytes() == (tmp_path / "first" / "bench.md").read_bytes()
+    assert not list((tmp_path / "again").glob("*.json"))
+
+
+def some_results() -> Results:
+    machine = Machine(False, None, None, {}, (), "CPU")
+    return Results(machine, Problem(), 2, 2, [row(CONVTRAIN, "fused", 2.0, epochs=2, curve=[(1, 29.0)])])
+
+
+@pytest.mark.parametrize("stop", [None, KeyboardInterrupt])
+def test_a_run_that_measures_nothing_leaves_earlier_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: type[BaseException] | None
+) -> None:
+    def compare(contest: Contest) -> None:
+        if stop:
+            raise stop
+
+    monkeypatch.setattr(program, "look", lambda options: some_results().machine)
+    monkeypatch.setattr(Contest, "prepare", lambda contest: None)
+    monkeypatch.setattr(Contest, "compare", compare)
+    write(some_results(), tmp_path)
+    before = {file: file.read_bytes() for file in tmp_path.iterdir()}
+    assert main(["--quick", "--output", str(tmp_path)]) != 0
+    assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_plots_of_the_results_before_are_removed(tmp_path: Path) -> None:
+    (tmp_path / "side.png").touch()
+    (tmp_path / "mine.png").touch()
+    write(some_results(), tmp_path)
+    assert not (tmp_path / "side.png").exists()
+    assert (tmp_path / "mine.png").exists()
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"rows": [], "sweep": [], "machine": {"notes": []}}'])
@@ -182,3 +218,129 @@ def test_convtrain_is_cooked_trained_and_accounted_for(tmp_path: Path) -> None:
     assert [epoch for epoch, _ in found.curve] == [1, 2]
     missing = trainer.train(cooked, "no-such-plan", 2, timeout=120, device=None)
     assert "no-such-plan" in str(missing.error)
+
+
+@pytest.mark.parametrize("option", ["--timeout", "--seconds"])
+@pytest.mark.parametrize("value", ["nan", "inf", "0", "-1", "1e300", "x"])
+def test_bad_seconds(option: str, value: str) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        parse([option, value])
+
+
+@pytest.mark.parametrize("option", ["--output", "--work"])
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_a_folder_that_cannot_be_is_refused_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, place: str
+) -> None:
+    (tmp_path / "file").touch()
+    output = ["--output", str(tmp_path / "results")]
+    assert main([*output, option, str(tmp_path / place)]) == 2
+    message = capsys.readouterr().err
+    assert message.startswith(f"{tmp_path / place} cannot be used")
+    assert message.count("\n") == 1
+
+
+def test_a_plot_that_fails_costs_only_itself(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    (tmp_path / "epoch.png").mkdir()
+    text = write(some_results(), tmp_path)
+    assert f"No plot {tmp_path / 'epoch.png'}: Is a directory" in text
+    assert {"bench.json", "bench.md", "quality.png"} <= {file.name for file in tmp_path.iterdir()}
+
+
+def test_an_interruption_ends_the_processes_of_all_jobs() -> None:
+    started = time.perf_counter()
+
+    def job(number: int) -> object:
+        if number:
+            return [run([sys.executable, "-c", "import time; time.sleep(60)"], timeout=60) for _ in range(2)]
+        time.sleep(0.5)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        together(job, range(3), 3)
+    assert time.perf_counter() - started < 20
+    assert run([sys.executable, "-c", "print(1)"], timeout=20).data == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_during_the_first_step(tmp_path: Path, number: signal.Signals) -> None:
+    mark = tmp_path / "python"  # stands in for the Python that has torch
+    mark.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 60\n")
+    mark.chmod(0o755)
+    arguments = ["-m", "bench", "--no-convtrain", "--pytorch", str(mark), "--output", str(tmp_path / "results")]
+
+    def heed() -> None:  # also where the tests run in the background
+        signal.signal(number, signal.SIG_DFL)
+
+    program = subprocess.Popen(
+        [sys.executable, *arguments], cwd=ROOT, stderr=subprocess.PIPE, text=True, preexec_fn=heed
+    )
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().strip():
+        time.sleep(0.05)
+        assert program.poll() is None
+    program.send_signal(number)
+    _, err = program.communicate(timeout=20)
+    assert program.returncode == 130
+    assert err.splitlines()[1:] == ["stopped"]
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+@pytest.mark.parametrize("name", ["picture.png", "problem.json"])
+@pytest.mark.parametrize("left", [0, 40, None])
+def test_a_half_made_folder_is_made_again(tmp_path: Path, name: str, left: int | None) -> None:
+    problem = Problem(height=12, width=12, nf=8, layers=1)
+    options = parse(["--work", str(tmp_path)])
+
+    def place() -> Path:
+        results = some_results()
+        preset = Preset(problem, 2, (), (12,), (8,), 1, 4)
+        return Contest(results.machine, options, preset, tmp_path, lambda text: None)._place(problem)
+
+    file = place() / name
+    whole = file.read_bytes()
+    if left is None:
+        file.unlink()
+    else:
+        file.write_bytes(whole[:left])
+    assert place() / name == file
+    assert file.read_bytes() == whole
+
+
+DAMAGE: list[tuple[list[str | int], object]] = [
+    (["machine", "ceilings"], {"copy_bytes_per_second": "fast"}),
+    (["machine", "ceilings"], {"how": "measured"}),
+    (["machine", "vulkan"], {"name": "GPU"}),
+    (["machine", "cpu"], None),
+    (["problem"], {}),
+    (["problem", "height"], "tall"),
+    (["epochs"], None),
+    (["rows"], {"fused": 1}),
+    (["rows", 0], None),
+    (["rows", 0, "side"], "TensorFlow"),
+    (["rows", 0, "side"], PYTORCH),  # which has no mode of that name
+    (["rows", 0, "ms_per_epoch"], "2"),
+    (["rows", 0, "ms_per_epoch"], float("nan")),
+    (["rows", 0, "ms_per_epoch"], -1),
+    (["rows", 0, "epochs"], 10**400),
+    (["rows", 0, "curve"], [[1, "high"]]),
+    (["rows", 0, "curve"], [1]),
+    (["rows", 0, "name"], "\ud800"),
+    (["sweep"], None),
+]
+
+
+@pytest.mark.parametrize(("where", "value"), DAMAGE)
+def test_damaged_results_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], where: list[str | int], value: object
+) -> None:
+    data = json.loads(json.dumps(some_results().to_json()))
+    inner = data
+    for key in where[:-1]:
+        inner = inner[key]
+    inner[where[-1]] = value
+    (tmp_path / "bench.json").write_text(json.dumps(data))
+    assert main(["--plot", str(tmp_path / "bench.json"), "--output", str(tmp_path / "again")]) == 2
+    assert "does not hold results" in capsys.readouterr().err
+    assert [file.name for file in tmp_path.iterdir()] == ["bench.json"]
