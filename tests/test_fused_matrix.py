@@ -22,16 +22,22 @@ def cooked_both(workspace: Workspace) -> Workspace:
     return workspace
 
 
+WANTED = 2e-2  # the worst slot of GW
+
+
 # Trained weights amplify rounding, see docs/fused.md: 3.5e-2 was seen here after 100 epochs, on an H200.
-@pytest.mark.parametrize(("before", "limit"), [(0, 5e-3), (100, 6e-2)])
-def test_gradients_agree(cooked_both: Workspace, before: int, limit: float) -> None:
+@pytest.mark.parametrize(("before", "most"), [(0, 5e-3), (100, 6e-2)])
+def test_gradients_agree(cooked_both: Workspace, before: int, most: float) -> None:
     place = cooked_both
     place.plan = "fused-f16"
     if before:
         place.run(before)
     errors = errors_against_scalar(place)
     assert errors.pop("Out") < 5e-3
-    assert max(errors.values()) < limit, errors
+    worst = max(errors.values())
+    assert worst < most, errors
+    if worst >= WANTED:
+        pytest.xfail(f"{worst:.1e} on trained weights, where {WANTED} is wanted")
 
 
 def test_interrupted_training_gives_the_same_bytes(cooked_both: Workspace) -> None:
