@@ -8,6 +8,7 @@ from dataclasses import replace
 from convtrain.graph.builder import WRITE, Kernel, PortRef, PortSpec, size
 from convtrain.graph.types import STORE, MatrixShape, Requirements
 from cook.recipes.cost import Work
+from cook.recipes.fused import tiles
 from cook.recipes.fused.regions import Region, Regions, Values
 from cook.recipes.reference.base import Base, ceil_div
 
@@ -47,7 +48,8 @@ def share_out(tiles: int, most: int) -> int:
 
 class FusedBase(Base):
     """``features`` and ``convolved`` are the maps h and d by layer, but for those of layer 0, which are not stored;
-    ``remainders`` what halves leave out of h in layer 1 of a ``fine`` model. ``shares`` counts the slices by kind,
+    ``remainders`` what halves leave out of h in layer 1 of a ``fine`` model. ``tiled``: layer 0 has kernels by tiles
+    beside the exact ones. ``shares`` counts the slices by kind,
     ``reports`` the workgroups that report broken gradients."""
 
     taps: PortRef
@@ -56,6 +58,10 @@ class FusedBase(Base):
     hidden: PortRef
     heads: PortRef
     remainders: dict[int, PortRef]
+    basis: PortRef
+    coefficients: PortRef
+    tile_mix: PortRef
+    sharp_features: PortRef
     terms: PortRef
     loss_weights: dict[str, float]
     similarity: PortRef
@@ -68,6 +74,7 @@ class FusedBase(Base):
 
     def prepare(self) -> None:
         self.regions = Regions(self.model)
+        self.tiled = tiles.fit(self.model)
         self.features: dict[int, PortRef] = {}
         self.convolved: dict[int, PortRef] = {}
         self.remainders = {}
@@ -90,9 +97,10 @@ class FusedBase(Base):
         defines = tuple(define for define, wanted in (("FINE", fine), ("HEAD", head)) if wanted)
         return Kernel(source, values, groups=groups, name="matrix", requires=needs, storage="f16", defines=defines)
 
-    def _on_halves(self, name: str, groups: Groups, **values: Constants) -> Kernel:
-        """A plain kernel on fp16 storage; ``slang/fused/<name>``."""
-        return Kernel(f"fused/{name}.slang", values, groups=groups, name="half", requires=HALF, storage="f16")
+    def _on_halves(self, name: str, groups: Groups, *, tiled: bool = False, **values: Constants) -> Kernel:
+        """A plain kernel on fp16 storage; ``slang/fused/<name>``. ``tiled``: with what layer 0 by tiles needs."""
+        source, defines = f"fused/{name}.slang", ("TILES",) if tiled else ()
+        return Kernel(source, values, groups=groups, name="half", requires=HALF, storage="f16", defines=defines)
 
     def _map(self, number: int, name: str) -> PortSpec:
         """A port that owns a feature map."""

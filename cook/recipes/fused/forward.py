@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from convtrain.graph.builder import READ, WRITE, PortRef, PortSpec, UniformSpec, data, size
 from convtrain.graph.types import STORE
+from cook.recipes.fused import tiles
 from cook.recipes.fused.base import (
     COLUMN,
     MIX_SHAPE,
@@ -37,26 +38,40 @@ class Forward(FusedBase):
         model = self.model
         toeplitz, mixes = 256 * model.ks * model.nf, 2 * model.layers * model.mix_size
         taps, heads = model.nf * model.taps, 32 * model.nf
+        constants = tiles.TERMS * (tiles.PIXELS + tiles.CONSTANTS * model.nf) if self.tiled else 0
+        tile_mix = (2 * model.nf + tiles.CONSTANTS) * model.nf * tiles.TERMS if self.tiled else 0
+        ports: list[PortSpec | Link] = [
+            data(0, "weights", READ, model.weights, "weights", label="WBuf", dump=True),
+            size(1, "kernel", WRITE, taps, label="KBuf", shape=(model.nf, model.ks, model.ks)),
+            size(2, "taps", WRITE, toeplitz, dtype=STORE),
+            size(3, "mixes", WRITE, mixes, dtype=STORE),
+            size(4, "waves", WRITE, WAVE_NUMBERS * model.nf),
+            size(5, "hidden", WRITE, 2 * model.kn * model.taps),
+            size(6, "heads", WRITE, heads, dtype=STORE),
+        ]
+        if self.tiled:
+            ports += [
+                size(7, "basis", WRITE, tiles.TERMS * tiles.PIXELS, dtype=STORE),
+                size(8, "coefficients", WRITE, 3 * tiles.TERMS * model.nf),
+                size(9, "tile_mix", WRITE, tile_mix, dtype=STORE),
+                size(10, "sharp_features", WRITE, model.nf, dtype="u32"),
+            ]
+        groups = (model.nf + ceil_div((mixes + heads + constants) // 8, OPERANDS), 1, 1)
         operands = self._add(
             "operands",
-            self._on_halves("operands", (model.nf + ceil_div((mixes + heads) // 8, OPERANDS), 1, 1)),
+            self._on_halves("operands", groups, tiled=self.tiled, tiles={"LIMIT": tiles.LIMIT}),
             "forward",
-            [
-                data(0, "weights", READ, model.weights, "weights", label="WBuf", dump=True),
-                size(1, "kernel", WRITE, taps, label="KBuf", shape=(model.nf, model.ks, model.ks)),
-                size(2, "taps", WRITE, toeplitz, dtype=STORE),
-                size(3, "mixes", WRITE, mixes, dtype=STORE),
-                size(4, "waves", WRITE, WAVE_NUMBERS * model.nf),
-                size(5, "hidden", WRITE, 2 * model.kn * model.taps),
-                size(6, "heads", WRITE, heads, dtype=STORE),
-            ],
-            self.cost.copy(toeplitz + mixes),
+            ports,
+            self.cost.copy(toeplitz + mixes + tile_mix),
             infer=True,
             covers=("kern", "pack_mix", "pack_wmix"),
         )
         self.weights, self.kernel = operands[0], operands[1]
         self.taps, self.mixes, self.waves, self.hidden = operands[2], operands[3], operands[4], operands[5]
         self.heads = operands[6]
+        if self.tiled:
+            self.basis, self.coefficients = operands[7], operands[8]
+            self.tile_mix, self.sharp_features = operands[9], operands[10]
 
     def _stem_mix(self) -> PortRef:
         """Layer 0's product, of plane waves and their convolution, which it computes by itself."""
