@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 import os
 import signal
+import threading
+import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,14 +19,23 @@ from convtrain.train.stepper import EpochReport
 
 
 class FakeSession:
-    """Counts epochs and remembers at which ones it was saved."""
+    """Counts epochs and remembers which were written. ``slow`` stands for the disk: a write waits for it."""
 
-    def __init__(self, epoch: int = 0) -> None:
-        self.epoch = epoch
+    def __init__(self, epoch: int = 0, error: Exception | None = None) -> None:
+        self.epoch, self.error = epoch, error
         self.saved: list[int] = []
+        self.slow = threading.Event()
+        self.slow.set()
 
-    def save(self) -> None:
-        self.saved.append(self.epoch)
+    def capture(self) -> SimpleNamespace:
+        return SimpleNamespace(epoch=self.epoch)
+
+    def write(self, captured: SimpleNamespace) -> None:
+        assert threading.current_thread() is not threading.main_thread()
+        assert self.slow.wait(10)
+        if self.error is not None:
+            raise self.error
+        self.saved.append(captured.epoch)
 
 
 class FakeStepper:
@@ -97,3 +109,73 @@ def test_a_signal_before_training_ends_at_once(number: signal.Signals, code: int
     with catch_stop_signals(), pytest.raises(SystemExit) as caught:
         os.kill(os.getpid(), number)
     assert caught.value.code == code
+
+
+def test_training_goes_on_while_a_checkpoint_is_written() -> None:
+    session = FakeSession()
+    written_at: list[list[int]] = []
+
+    def watch(report: EpochReport) -> None:
+        if report.epoch == 10:
+            session.slow.clear()
+        if report.epoch == 19:
+            written_at.append(list(session.saved))
+            session.slow.set()  # the checkpoint of epoch 20 has to wait for this
+
+    run(session, FakeStepper(session), 20, 10, watch)
+    assert (written_at, session.saved) == ([[]], [10, 20])
+
+
+def test_one_checkpoint_is_written_at_a_time() -> None:
+    session = FakeSession()
+    session.slow.clear()
+    threading.Timer(0.1, session.slow.set).start()
+    seen: list[int] = []
+    run(session, FakeStepper(session), 4, 1, lambda report: seen.append(len(session.saved)))
+    assert session.saved == [1, 2, 3, 4]
+    assert seen[:2] == [0, 0]
+    assert all(later >= epoch - 1 for epoch, later in enumerate(seen))
+
+
+def test_a_failed_write_ends_training_soon_in_its_own_words() -> None:
+    session = FakeSession(error=RunError("no space is left"))
+
+    def watch(report: EpochReport) -> None:
+        if report.epoch > 10:
+            time.sleep(0.01)  # the thread has to run at some point
+
+    with pytest.raises(RunError, match="no space is left"):
+        run(session, FakeStepper(session), 10_000, 10, watch)
+    assert 10 < session.epoch < 1000
+
+
+def test_a_failed_write_of_the_last_checkpoint_is_not_missed() -> None:
+    session = FakeSession(error=RunError("no space is left"))
+    with pytest.raises(RunError, match="no space is left"):
+        run(session, FakeStepper(session), 10, 0)
+    assert session.epoch == 10
+
+
+def test_an_error_of_training_is_the_one_that_is_told() -> None:
+    session = FakeSession(error=RunError("no space is left"))
+    session.slow.clear()
+
+    def watch(report: EpochReport) -> None:
+        if report.epoch == 12:
+            session.slow.set()
+            raise RunError("device lost")
+
+    with pytest.raises(RunError, match="device lost"):
+        run(session, FakeStepper(session), 100, 10, watch)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_does_not_leave_before_the_file_is_whole(number: signal.Signals) -> None:
+    session = FakeSession()
+    session.slow.clear()
+    for delay in (0.1, 0.2):  # while the last checkpoint is written
+        threading.Timer(delay, os.kill, (os.getpid(), number)).start()
+    threading.Timer(0.5, session.slow.set).start()
+    with catch_stop_signals() as stop, pytest.raises(SystemExit) as caught:
+        train(session, FakeStepper(session), 5, checkpoint_every=0, stop=stop, watch=lambda _: None)
+    assert (caught.value.code, session.saved) == (128 + number, [5])

@@ -32,7 +32,7 @@ def apply_average(session: Session) -> None:
 def evaluate(session: Session) -> Metrics:
     """Run the inference passes alone and compare their output with the image."""
     session.engine.run(tuple(item.index for item in session.plan.passes if item.infer))
-    return measure(session.picture(), session.target(), session.epoch)
+    return measure(session.picture(), session.target, session.epoch)
 
 
 def finish(session: Session, out: Path) -> Metrics:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import FrameType
 
 from convtrain.errors import RunError
+from convtrain.train.checkpoints import CheckpointWriter
 from convtrain.train.schedule import MAX_SKIPPED
 from convtrain.train.session import Session
 from convtrain.train.stepper import EpochReport, Stepper
@@ -68,29 +69,31 @@ def train(
 ) -> LoopResult:
     """Advance to epoch ``until`` or to a stop signal, and leave a checkpoint of the last epoch.
 
-    A checkpoint is also written at every multiple of ``checkpoint_every`` epochs (0: only at the end).
+    A checkpoint is also written at every multiple of ``checkpoint_every`` epochs (0: only at the end), the device going
+    on meanwhile; all of them are on disk when this returns or raises.
     Raises RunError when training cannot recover from non-finite values; the last good checkpoint stays.
     """
-    first = epoch = saved = session.epoch
+    first = epoch = session.epoch
     stop.deferring = True
     report: EpochReport | None = None
     training = 0.0
-    while epoch < until and stop.signal is None:
-        mark = _next_checkpoint(epoch, until, checkpoint_every)
-        started = time.perf_counter()
-        report = stepper.advance(mark)
-        training += time.perf_counter() - started
-        epoch = report.epoch
-        watch(report)
-        if report.skipped >= MAX_SKIPPED:
-            raise RunError(
-                f"Training diverged: the last {report.skipped} epochs, up to {report.epoch}, had a non-finite loss or "
-                f"gradient. {kept(saved)} Cook with a lower lr (--set lr=…)."
-            )
-        # An epoch whose update was skipped may be the first of a divergence: it replaces no checkpoint but the last.
-        if stop.signal is not None or report.epoch == until or (report.epoch == mark and not report.skipped):
-            session.save()
-            saved = report.epoch
+    with CheckpointWriter(session) as checkpoints:
+        while epoch < until and stop.signal is None:
+            mark = _next_checkpoint(epoch, until, checkpoint_every)
+            started = time.perf_counter()
+            report = stepper.advance(mark)
+            training += time.perf_counter() - started
+            epoch = report.epoch
+            watch(report)
+            checkpoints.check()
+            if report.skipped >= MAX_SKIPPED:
+                raise RunError(
+                    f"Training diverged: the last {report.skipped} epochs, up to {epoch}, had a non-finite loss or "
+                    f"gradient. {kept(checkpoints.wait())} Cook with a lower lr (--set lr=…)."
+                )
+            # A skipped update may be the first of a divergence: its epoch replaces no checkpoint but the last.
+            if stop.signal is not None or epoch == until or (epoch == mark and not report.skipped):
+                checkpoints.begin()
     stop.deferring = False
     return LoopResult(epoch - first, training, report)
 

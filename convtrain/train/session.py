@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,26 @@ from convtrain.gpu.plan import ExecutionPlan, Rejected, choose_plan
 from convtrain.gpu.snapshot import DeviceSnapshot
 from convtrain.gpu.switches import Switches
 from convtrain.graph.types import Plan
-from convtrain.train.metrics import Metrics, psnr, to_u8
+from convtrain.train.metrics import Metrics, Picture, psnr, to_u8
 from convtrain.train.schedule import ScheduleConfig
 from convtrain.train.selftest import REFERENCE, verdict
 from convtrain.train.state import device_state, host_state, read_state, write_state
 from convtrain.train.stepper import DeviceStepper, HostStepper, Run, Stepper, read_loss
+
+
+@dataclass(frozen=True)
+class Capture:
+    """The state of training after an epoch, copied from the device: what a checkpoint is made of."""
+
+    epoch: int
+    state: Mapping[str, bytes]
+    picture: Picture
+    target: Picture
+    ssim: float | None
+
+    def metrics(self) -> Metrics:
+        rounded = to_u8(self.picture) / 255.0
+        return Metrics(self.epoch, psnr(self.picture, self.target), psnr(rounded, self.target), self.ssim)
 
 
 @dataclass(frozen=True)
@@ -143,15 +159,15 @@ class Session:
         """The network's latest output, (H, W, 3)."""
         return np.frombuffer(self.engine.read(self.plan.roles.output), np.float32).reshape(self.image_shape)
 
+    @cached_property
     def target(self) -> NDArray[np.float32]:
         """The image being learned, (H, W, 3)."""
         return np.frombuffer(self.engine.read(self.plan.roles.target), np.float32).reshape(self.image_shape)
 
-    def save(self) -> None:
-        """Write a checkpoint with the raw weights and all state.
+    def capture(self) -> Capture:
+        """Copy from the device what a checkpoint holds: raw weights, all state, the last epoch's output.
 
-        Its metrics are those of the last epoch's output, before that epoch's update. Raises RunError when a
-        weight is not finite (the old checkpoint stays) or the disk is full.
+        Raises RunError when a weight is not finite: such a state is never written.
         """
         state = read_state(self.engine, self.plan)
         weights = np.frombuffer(state[self.plan.buffer(self.plan.roles.weights).label], np.float32)
@@ -160,13 +176,17 @@ class Session:
                 f"Training diverged at epoch {self.epoch}: some weights are not finite. They were not saved; "
                 f"what was saved before is kept. Cook with a lower lr (--set lr=…)."
             )
-        write_checkpoint(self.checkpoint_path, self.archive, self.plan, state, self._training_metrics().to_json())
-
-    def _training_metrics(self) -> Metrics:
-        picture, target = self.picture(), self.target()
         has_ssim = min(self.image_shape[:2]) >= 11
         ssim = read_loss(self.engine, self.plan)["ssim"] if has_ssim else None
-        return Metrics(self.epoch, psnr(picture, target), psnr(to_u8(picture) / 255.0, target), ssim)
+        return Capture(self.epoch, state, self.picture(), self.target, ssim)
+
+    def write(self, capture: Capture) -> None:
+        """Write a checkpoint. Touches nothing of the device: any thread may do it, while training goes on.
+
+        Its metrics are those of the last epoch's output, before that epoch's update. Raises RunError when the disk is
+        full (the old checkpoint stays).
+        """
+        write_checkpoint(self.checkpoint_path, self.archive, self.plan, capture.state, capture.metrics().to_json())
 
     def close(self) -> None:
         self._resources.close()

@@ -57,9 +57,9 @@ class Transfers:
 
     def download(self, buffer: Any, offset: int, size: int) -> bytes:
         """``size`` bytes of ``buffer`` from byte ``offset``."""
-        staging, content = self._staging, bytearray(size)
+        staging, parts = self._staging, []
         for start in range(0, size, CHUNK_BYTES):
             length = min(CHUNK_BYTES, size - start)
             self._copy(buffer, staging.buffer, offset + start, 0, length)
-            content[start : start + length] = staging.view[:length].tobytes()
-        return bytes(content)
+            parts.append(staging.view[:length].tobytes())
+        return b"".join(parts)  # a single part is not copied again
