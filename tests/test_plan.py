@@ -239,6 +239,39 @@ def test_the_largest_offender_is_named_first() -> None:
         plan_execution(LAVAPIPE, plan)
 
 
+def too_large(pixels: int, name: str, *variants: Variant) -> Plan:
+    return make_plan(variants or (SCALAR,), name=name, elements=pixels * 32, shape=(1000, pixels // 1000, 3))
+
+
+@pytest.mark.parametrize("device", [LAVAPIPE, H200], ids=lambda device: device.kind)
+def test_what_would_fit_is_that_of_the_plan_that_fits_most(device: DeviceSnapshot) -> None:
+    tight = replace(device, limits=replace(device.limits, storage_range=100_000_000))
+    sizes = {"fused": 1_000_000, "reference": 2_000_000}
+    every = {name: too_large(pixels, name) for name, pixels in sizes.items()}
+    with pytest.raises(InputError, match=r"Plan fused needs .* an nf of at most 78 % of the present one"):
+        choose_plan(tight, every)
+    with pytest.raises(InputError, match=r"Plan reference needs .* at most 39 %"):
+        choose_plan(tight, every, wanted="reference")
+
+
+def test_no_size_is_advised_for_a_plan_that_lacks_features() -> None:
+    every = {
+        "fused-f16": too_large(2_000_000, "fused-f16", needing(float16=True)),
+        "reference": too_large(4_000_000, "reference"),
+    }
+    tight = replace(PLAIN, limits=replace(PLAIN.limits, storage_range=100_000_000))
+    with pytest.raises(InputError, match=r"Plan reference needs .* at most 19 %"):
+        choose_plan(tight, every)
+    with pytest.raises(InputError, match="no fp16 arithmetic"):
+        choose_plan(tight, every, wanted="fused-f16")
+
+
+def test_the_storage_that_fits_most_is_told() -> None:
+    plan = make_plan((FP16, SCALAR), dtype="store", storages=("f16", "f32"), elements=100 * MIB)
+    with pytest.raises(InputError, match="needs 209,715,200 bytes"):
+        plan_execution(LAVAPIPE, plan)
+
+
 # Memory
 
 
@@ -382,7 +415,8 @@ def test_the_environment_says_what_auto_means() -> None:
 
 
 def test_a_plan_that_was_left_out_says_why() -> None:
-    with pytest.raises(InputError, match="left out: its kernels are made for nf=128"):
+    why = r"Plan fused-f16 is left out of this archive: its kernels are made for nf=128\. This archive has: reference\."
+    with pytest.raises(InputError, match=why):
         choose_plan(
             H200, plans("reference"), wanted="fused-f16", left_out={"fused-f16": "its kernels are made for nf=128"}
         )

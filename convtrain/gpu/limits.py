@@ -12,6 +12,14 @@ from convtrain.graph.types import Plan
 BORDER = 0.95  # of a side, less what feature maps have beyond the image, whose share grows as the image shrinks
 
 
+class TooLarge(InputError):
+    """A plan needs more than a device has: ``share`` of it would fit, below 1."""
+
+    def __init__(self, need: str, plan: Plan, share: float) -> None:
+        super().__init__(need + _would_fit(plan, share))
+        self.share = share
+
+
 def _would_fit(plan: Plan, ratio: float) -> str:
     """What to do about a need that exceeds its limit: ``ratio`` is limit / need, below 1."""
     shape = plan.buffer(plan.roles.output).shape
@@ -27,7 +35,7 @@ def _would_fit(plan: Plan, ratio: float) -> str:
 
 
 def check_buffers(device: DeviceSnapshot, plan: Plan, storage: str) -> None:
-    """Raise InputError when one buffer is larger than the device can bind, create or allocate."""
+    """Raise TooLarge when one buffer is larger than the device can bind, create or allocate."""
     limits = device.limits
     bounds = (
         (limits.storage_range, "bind as one storage buffer (maxStorageBufferRange)"),
@@ -38,19 +46,22 @@ def check_buffers(device: DeviceSnapshot, plan: Plan, storage: str) -> None:
         need = buffer.nbytes(storage)
         for limit, what in bounds:
             if need > limit:
-                raise InputError(
+                raise TooLarge(
                     f"Plan {plan.name} needs {need:,} bytes for buffer {buffer.label}, and {device.title} can {what} "
-                    f"at most {limit:,} bytes.{_would_fit(plan, limit / need)}"
+                    f"at most {limit:,} bytes.",
+                    plan,
+                    limit / need,
                 )
 
 
 def check_total(device: DeviceSnapshot, plan: Plan, layout: Layout) -> None:
-    """Raise InputError when all device buffers together exceed the device's memory, or its count of allocations."""
+    """Raise TooLarge when all device buffers together exceed the device's memory, InputError when they are too many."""
     memory = device.heaps[device.memory_types[device_types(device)[0]].heap].size
     if layout.total > memory:
-        raise InputError(
-            f"Plan {plan.name} needs {layout.total:,} bytes of device memory, and {device.title} has "
-            f"{memory:,} bytes.{_would_fit(plan, memory / layout.total)}"
+        raise TooLarge(
+            f"Plan {plan.name} needs {layout.total:,} bytes of device memory, and {device.title} has {memory:,} bytes.",
+            plan,
+            memory / layout.total,
         )
     if len(layout.blocks) > device.limits.allocation_count:
         raise InputError(

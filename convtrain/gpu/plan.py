@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -80,11 +80,14 @@ def _seconds(item: Pass, sizes: Mapping[str, int], pace: Pace) -> float:
     return estimate(item, sum(sizes[port.buffer] for port in item.ports), pace)
 
 
-def choose_variant(device: DeviceSnapshot, item: Pass, storage: str) -> Choice:
-    """The first variant of a pass that the device can run with this storage. Raises InputError when there is none."""
+def choose_variant(device: DeviceSnapshot, item: Pass, storage: str, *, any_size: bool = False) -> Choice:
+    """The first variant of a pass that the device can run with this storage, with ``any_size`` for some image.
+
+    Raises InputError when there is none.
+    """
     rejected: list[Rejected] = []
     for variant in item.variants:
-        reasons = reasons_against(device, item, variant)
+        reasons = reasons_against(device, item, variant, any_size=any_size)
         if variant.storage not in (None, storage):
             reasons = (f"works on {variant.storage} storage, not {storage}", *reasons)
         if not reasons:
@@ -116,7 +119,12 @@ def _host_layout(device: DeviceSnapshot, plan: Plan, storage: str) -> Layout:
 def _with_storage(device: DeviceSnapshot, plan: Plan, switches: Switches, storage: str) -> ExecutionPlan:
     if storage == "f16" and not device.storage_16bit:
         raise InputError(f"{device.title} has no 16-bit storage buffers.")
-    limits.check_buffers(device, plan, storage)  # first: its message says which size would fit
+    try:
+        limits.check_buffers(device, plan, storage)  # before variants: its message says which size would fit
+    except limits.TooLarge:
+        for item in plan.passes:
+            choose_variant(device, item, storage, any_size=True)  # but no size helps where features are missing
+        raise
     choices = tuple(choose_variant(device, item, storage) for item in plan.passes)
     sizes = {buffer.id: buffer.nbytes(storage) for buffer in plan.buffers}
     own = [(buffer.id, sizes[buffer.id]) for buffer in plan.buffers if not buffer.host]
@@ -146,6 +154,12 @@ def _attempt(make: Callable[..., ExecutionPlan], *arguments: Any) -> ExecutionPl
         return error
 
 
+def _most_useful(failures: Sequence[InputError]) -> InputError:
+    """Which of several failures to tell: where only size is in the way, that of what would fit largest."""
+    too_large = [failure for failure in failures if isinstance(failure, limits.TooLarge)]
+    return max(too_large, key=lambda failure: failure.share) if too_large else failures[-1]
+
+
 def plan_execution(snapshot: DeviceSnapshot, plan: Plan, switches: Switches = NO_SWITCHES) -> ExecutionPlan:
     """Choose storage and variants, check every limit, and lay out memory.
 
@@ -153,13 +167,13 @@ def plan_execution(snapshot: DeviceSnapshot, plan: Plan, switches: Switches = NO
     missing) when the device cannot run the plan with any of its storages; nothing has been allocated then.
     """
     device = switches.apply(snapshot)
-    failure = InputError(f"Plan {plan.name} names no storage type.")
+    failures: list[InputError] = []
     for storage in plan.storages:
         outcome = _attempt(_with_storage, device, plan, switches, storage)
         if isinstance(outcome, ExecutionPlan):
             return outcome
-        failure = outcome
-    raise failure
+        failures.append(outcome)
+    raise _most_useful(failures or [InputError(f"Plan {plan.name} names no storage type.")])
 
 
 def sequence(execution: ExecutionPlan, active: tuple[int, ...], *, speed: float = 1.0) -> DispatchSequence:
@@ -203,14 +217,15 @@ def choose_plan(
         wanted, source = switches.plan, " (CONV_PLAN)"
     names = preferred(snapshot, plans, wanted)
     if plans and not names:
-        reason = f" It is left out: {left_out[wanted]}." if wanted in left_out else ""
-        raise InputError(
-            f"There is no plan called '{wanted}'{source}. This archive has: {', '.join(sorted(plans))}.{reason}"
-        )
-    rejected: list[Rejected] = []
+        if wanted in left_out:
+            why = f"Plan {wanted}{source} is left out of this archive: {left_out[wanted]}."
+        else:
+            why = f"There is no plan called '{wanted}'{source}."
+        raise InputError(f"{why} This archive has: {', '.join(sorted(plans))}.")
+    rejected: dict[str, InputError] = {}
     for name in names:
         outcome = _attempt(plan_execution, snapshot, plans[name], switches)
         if isinstance(outcome, ExecutionPlan):
-            return outcome, tuple(rejected)
-        rejected.append(Rejected(name, (str(outcome),)))
-    raise InputError(rejected[-1].reasons[0] if rejected else "The archive has no plan.")
+            return outcome, tuple(Rejected(name, (str(error),)) for name, error in rejected.items())
+        rejected[name] = outcome
+    raise _most_useful([*rejected.values()] or [InputError("The archive has no plan.")])

@@ -87,11 +87,6 @@ def _limit_reasons(device: DeviceSnapshot, item: Pass, variant: Variant) -> list
     for axis, size, most in zip("xyz", variant.local, limits.workgroup_size, strict=True):
         if size > most:
             reasons.append(f"a workgroup of {size} along {axis} (at most {most})")
-    for axis, count, most in zip("xyz", variant.groups, limits.workgroup_count, strict=True):
-        if count > most:
-            reasons.append(f"{count} workgroups along {axis} (at most {most})")
-    if variant.requires.texels > limits.texel_elements:
-        reasons.append(f"a view of {variant.requires.texels} texels (at most {limits.texel_elements})")
     if len(item.ports) > limits.storage_buffers:
         reasons.append(f"{len(item.ports)} storage buffers (at most {limits.storage_buffers})")
     if item.uniform is not None and item.uniform.size > limits.uniform_range:
@@ -99,8 +94,21 @@ def _limit_reasons(device: DeviceSnapshot, item: Pass, variant: Variant) -> list
     return reasons
 
 
-def reasons_against(device: DeviceSnapshot, item: Pass, variant: Variant) -> tuple[str, ...]:
-    """Everything that keeps ``device`` from running ``variant`` of pass ``item``; () when it can."""
+def _size_reasons(device: DeviceSnapshot, variant: Variant) -> list[str]:
+    limits, reasons = device.limits, []
+    for axis, count, most in zip("xyz", variant.groups, limits.workgroup_count, strict=True):
+        if count > most:
+            reasons.append(f"{count} workgroups along {axis} (at most {most})")
+    if variant.requires.texels > limits.texel_elements:
+        reasons.append(f"a view of {variant.requires.texels} texels (at most {limits.texel_elements})")
+    return reasons
+
+
+def reasons_against(device: DeviceSnapshot, item: Pass, variant: Variant, *, any_size: bool = False) -> tuple[str, ...]:
+    """Everything that keeps ``device`` from running ``variant`` of pass ``item``; () when it can.
+
+    With ``any_size`` only what no smaller image would settle.
+    """
     reasons = [f"no {_FLAG_WORDS[flag]}" for flag in sorted(needed_flags(variant)) if not getattr(device, flag)]
     matrix = variant.requires.matrix
     if matrix is not None and matrix not in device.matrices:
@@ -110,4 +118,6 @@ def reasons_against(device: DeviceSnapshot, item: Pass, variant: Variant) -> tup
     reasons += [f"SPIR-V capability {name}, which is never enabled" for name in unknown]
     reasons += _subgroup_reasons(device, variant)
     reasons += _limit_reasons(device, item, variant)
+    if not any_size:
+        reasons += _size_reasons(device, variant)
     return tuple(reasons)
