@@ -10,6 +10,7 @@ import pytest
 
 from convtrain.cli.app import main
 from convtrain.files.container import sha256
+from convtrain.report.contents import show
 from toy_resources import COUNT, METRICS, SLOTS, make_all, target
 
 
@@ -88,6 +89,14 @@ def test_tables(files: dict[str, Path], capsys: pytest.CaptureFixture[str], kind
     words += ["psnr 21.5"] if kind != "training" else ["compiler toy-1", "plan fused: 3 passes"]
     for word in words:
         assert word in printed, word
+    assert all(line == line.rstrip() for line in printed.splitlines())
+
+
+def test_nested_configuration_reads_like_the_rest(files: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    found = info(files["training"], capsys)
+    found["config"] |= {"lr": 0.002, "image": {"name": "cat.png", "sha256": "12ab"}}
+    show(found)
+    assert "lr 0.002, image (name cat.png, sha256 12ab)\n" in capsys.readouterr().out
 
 
 def test_damage_is_one_sentence(files: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:

@@ -214,3 +214,12 @@ def test_names_that_are_not_text(tmp_path: Path) -> None:
     )
     assert done.returncode == 2
     assert done.stderr.startswith(b"error: No such file")
+
+
+@pytest.mark.parametrize("number", ["-5", "-50"])
+def test_a_negative_number_of_epochs_is_no_option(number: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", number]) == 2
+    said = "error: No such option: -5, and no number here may be negative. See `convtrain run --help`.\n"
+    assert capsys.readouterr().err == said
+    assert main(["run", "-x"]) == 2
+    assert capsys.readouterr().err == "error: No such option: -x. See `convtrain run --help`.\n"

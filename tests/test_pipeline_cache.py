@@ -76,26 +76,28 @@ def test_devices_have_files_of_their_own() -> None:
     assert cache_path(Path("a"), H200) != cache_path(Path("a"), LAVAPIPE)
 
 
-def build(make_engine: MakeEngine, folder: Path | None, switches: Switches = Switches()) -> None:  # noqa: B008
+def build(make_engine: MakeEngine, folder: Path | None, switches: Switches = Switches()) -> bool:  # noqa: B008
+    """Run an engine, and return whether it had something compiled."""
     engine = make_engine(toy_plan(), switches, cache_dir=folder)
     engine.run((0, 1, 2))
     assert engine.host("loss")[1] == 1
     engine.close()
+    return engine.compiled
 
 
 def test_the_file_is_written_read_and_kept(
     make_engine: MakeEngine, device: DeviceSnapshot, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "made" / "on demand"
-    build(make_engine, folder)
+    assert build(make_engine, folder)
     file = cache_path(folder, device)
     assert unpack_cache(device, file.read_bytes())
     assert [path.name for path in folder.iterdir()] == [file.name]
     with caplog.at_level(logging.WARNING):
-        build(make_engine, folder)
+        assert not build(make_engine, folder)
     assert caplog.text == ""
     file.unlink()
-    build(make_engine, folder)
+    assert build(make_engine, folder)
     assert file.exists()
     file.unlink()
     os.mkfifo(file)
@@ -135,6 +137,6 @@ def test_a_folder_that_cannot_be_written_is_only_said(
 
 
 def test_the_switch_keeps_the_disk_clean(make_engine: MakeEngine, tmp_path: Path) -> None:
-    build(make_engine, tmp_path, Switches(no_pipeline_cache=True))
+    assert build(make_engine, tmp_path, Switches(no_pipeline_cache=True))
     build(make_engine, None)
     assert list(tmp_path.iterdir()) == []

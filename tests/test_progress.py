@@ -19,14 +19,22 @@ def report(epoch: int, mse: float = 0.01) -> EpochReport:
 def test_lines_name_epoch_psnr_rate_and_time_left() -> None:
     console = StatusConsole()
     console.file = out = io.StringIO()
-    with Progress(0, 2, console) as progress:
+    with Progress(0, 2, console, compiled=True) as progress:
         progress.update(report(1))
         progress.update(report(2))
     first, second = out.getvalue().splitlines()
     assert first.startswith("epoch 1/2  PSNR 20.00 dB  lr 1.00e-03")
-    assert "compiled by the driver" in first
+    assert first.endswith("s, kernels compiled by the driver included")
     assert "ms/epoch" in second
     assert second.endswith("0:00 left")
+
+
+def test_nothing_is_said_of_compiling_where_the_cache_held_all() -> None:
+    console = StatusConsole()
+    console.file = out = io.StringIO()
+    with Progress(0, 2, console) as progress:
+        progress.update(report(1))
+    assert out.getvalue().endswith(" s\n")
 
 
 @pytest.mark.parametrize("kind", ["pipe", "full"])

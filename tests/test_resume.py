@@ -48,8 +48,13 @@ def test_until_stops_at_that_epoch_and_stays_there(cooked: Workspace, uninterrup
     cooked.run(5)
     cooked.run("--until", EPOCHS)
     assert cooked.snapshot() == uninterrupted
-    cooked.run("--until", EPOCHS)
-    assert cooked.snapshot() == uninterrupted
+    for goal, said in (
+        (EPOCHS, f"epoch {EPOCHS}: nothing"),
+        (EPOCHS - 1, f"epoch {EPOCHS}, past {EPOCHS - 1}: nothing"),
+    ):
+        told = cooked.convtrain("run", "--until", goal).stderr
+        assert f"Already at {said} to train. --fresh starts over." in told
+        assert cooked.snapshot() == uninterrupted
 
 
 def test_checkpointing_often_changes_nothing(cooked: Workspace, uninterrupted: dict[str, bytes]) -> None:

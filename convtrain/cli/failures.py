@@ -75,10 +75,12 @@ def flush_output() -> None:
 
 
 def _usage(error: BaseException) -> str:
-    message = " ".join(error.format_message().split())  # type: ignore[attr-defined]
+    message = " ".join(error.format_message().split()).rstrip(".")  # type: ignore[attr-defined]
+    if getattr(error, "option_name", "")[1:2].isdigit():  # meant as a number, as in `run -5`
+        message += ", and no number here may be negative"
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "convtrain"
-    return f"{message.rstrip('.')}. See `{command} --help`."
+    return f"{message}. See `{command} --help`."
 
 
 def _say(sentence: str) -> None:

@@ -55,8 +55,9 @@ def run(
         goal = session.epoch + epochs if until is None else until
         if goal <= session.epoch:
             require_available(session, dumps)
-            if goal < session.epoch:
-                console.print(f"Already at epoch {session.epoch}, past {goal}: nothing to train.")
+            if until is not None:
+                past = f", past {goal}" if goal < session.epoch else ""
+                console.print(f"Already at epoch {session.epoch}{past}: nothing to train. --fresh starts over.")
         _check_outputs(session, out, dumps)
         console.print(session.describe())
         timing = TimingLog(session.execution) if os.environ.get("CONV_TIME", "") not in ("", "0") else None
@@ -126,7 +127,7 @@ def _train(
         history.append(report)
         progress.update(report)
 
-    with Progress(session.epoch, goal, console) as progress:
+    with Progress(session.epoch, goal, console, compiled=session.engine.compiled) as progress:
         return train(
             session,
             session.stepper(run),

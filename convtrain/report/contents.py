@@ -17,6 +17,13 @@ def show(found: Mapping[str, Any], console: Console | None = None) -> None:
     console = console or Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = 200
+    with console.capture() as captured:
+        _print(found, console)
+    for line in captured.get().splitlines():
+        print(line.rstrip(), file=console.file)  # tables come padded to their width
+
+
+def _print(found: Mapping[str, Any], console: Console) -> None:
     config = found["config"]
     console.print(f"{found['file']}: {KINDS[found['kind']]}, {_size(found['bytes'])}, format {found['format']}")
     console.print(f"SHA-256   {found['identity']}")
@@ -112,6 +119,8 @@ def _pairs(values: Mapping[str, Any]) -> str:
 
 
 def _value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"({_pairs(value)})"
     if isinstance(value, float):
         return f"{value:.6g}"
     return "none" if value is None else str(value)

@@ -22,11 +22,12 @@ PERIOD = 15.0
 class Progress:
     """Shows epoch, PSNR of that epoch's output, learning rate, ms per epoch and time left, on stderr.
 
-    A context manager whose ``update`` is called with each report.
+    A context manager whose ``update`` is called with each report. ``compiled``: the driver had to compile kernels for
+    this run.
     """
 
-    def __init__(self, first: int, until: int, console: Console) -> None:
-        self._until, self._console = until, console
+    def __init__(self, first: int, until: int, console: Console, *, compiled: bool = False) -> None:
+        self._until, self._console, self._compiled = until, console, compiled
         self._base: tuple[int, float] | None = None  # epoch and time of the first report
         self._live: Live | None = None
         self._started = self._shown = time.perf_counter()
@@ -67,12 +68,12 @@ class Progress:
         )
 
     def _pace(self, epoch: int) -> str:
-        """Time per epoch and time left. The first report stands alone: some drivers compile kernels on first use."""
+        """Time per epoch and time left. The first report stands alone: some drivers compile on first use."""
         now = time.perf_counter()
         assert self._base is not None
         first, since = self._base
         if epoch == first:
-            return f"{now - self._started:.1f} s, kernels compiled by the driver included"
+            return f"{now - self._started:.1f} s" + ", kernels compiled by the driver included" * self._compiled
         per_epoch = (now - since) / (epoch - first)
         return f"{_milliseconds(1e3 * per_epoch)} ms/epoch  {_clock(per_epoch * (self._until - epoch))} left"
 

@@ -95,13 +95,16 @@ class PipelineCache:
         vk.check(call(self._device.handle, self.handle, size, data), "reading the pipeline cache")
         return bytes(vk.ffi.buffer(data, size[0]))
 
-    def save(self) -> None:
-        """Write the file when there is something new in it. A folder that cannot be written is only logged."""
+    def save(self) -> bool:
+        """Write the file when there is something new in it, and return whether there is: whether the driver compiled.
+
+        A folder that cannot be written is only logged.
+        """
         if self._path is None:
-            return
+            return True
         data = self._data()
         if not data or data == self._loaded:
-            return
+            return False
         temporary = self._path.with_name(f"{self._path.name}.{os.getpid()}.tmp")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -112,3 +115,4 @@ class PipelineCache:
             with suppress(OSError):
                 temporary.unlink()
             _log.warning("The pipeline cache %s could not be written: %s.", self._path, error.strerror)
+        return True

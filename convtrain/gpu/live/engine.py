@@ -64,7 +64,8 @@ class Engine:
     """An execution plan, live: memory allocated, seeded and cleared, pipelines built, nothing run yet.
 
     ``read_blob`` gives a blob of the archive by SHA-256; ``cache_dir`` is where the pipeline cache lies (None: no
-    cache). Not for use by several threads. Close it, or use it as a context manager.
+    cache). ``compiled`` tells whether the driver had to compile kernels, which the cache did not hold. Not for use by
+    several threads. Close it, or use it as a context manager.
 
     Raises RunError when the device fails or its memory is exhausted, InputError for shaders that do not fit.
     """
@@ -96,7 +97,7 @@ class Engine:
         self._fill(read_blob)
         cache = PipelineCache(device, cache_dir)
         self._passes = Pipelines(device, execution, read_blob, cache.handle).bind(self._locate)
-        cache.save()
+        self.compiled = cache.save()
 
     def _fill(self, read_blob: Callable[[str], bytes | memoryview]) -> None:
         """First contents: zero, then seeds and the first values of uniforms."""
