@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from bench.contest import Contest, preset_of
 from bench.machine import look
@@ -15,6 +16,8 @@ from bench.processes import INTERRUPTED, RUNNING, heed_signals
 from bench.report.files import draw, keep, write
 from bench.report.page import page
 from bench.results import load
+
+T = TypeVar("T")
 
 
 def say(text: str) -> None:
@@ -52,8 +55,8 @@ def measure(options: Options, work: Path) -> int:
         contest.prepare()
         if options.prepare:
             return 0
-        # Results are kept as they come: whatever ends this process costs one measurement.
-        contest.keep = lambda results: keep(results, options.output)
+        # Results are kept as they come: whatever ends this process costs one measurement. A full disk costs none.
+        contest.keep = lambda results: attempt(lambda: keep(results, options.output), options.output)
         contest.compare()
         if options.sweep:
             contest.grow()
@@ -65,10 +68,20 @@ def measure(options: Options, work: Path) -> int:
     if not (contest.results.rows or contest.results.sweep):
         say(f"nothing was measured: {options.output} is left as it was")
         return INTERRUPTED if interrupted else 1
-    print(write(contest.results, options.output))
+    written = attempt(lambda: write(contest.results, options.output), options.output)
+    print(written or page(contest.results))
     if interrupted:
         return INTERRUPTED
-    return 0 if any(row.error is None for row in contest.results.rows) else 1
+    return 0 if written and any(row.error is None for row in contest.results.rows) else 1
+
+
+def attempt(to_write: Callable[[], T], folder: Path) -> T | None:
+    """Its result; a sentence and None where it cannot be written, as on a full disk."""
+    try:
+        return to_write()
+    except OSError as error:
+        say(f"  results cannot be written to {folder}: {error.strerror}")
+        return None
 
 
 def unusable(folder: Path) -> str | None:
@@ -91,6 +104,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         RUNNING.end(closed=False)
         say("stopped")
         return INTERRUPTED
+    except OSError as error:
+        RUNNING.end(closed=False)
+        say(f"stopped: {error.strerror or error}" + (f" ({error.filename})" if error.filename else ""))
+        return 1
 
 
 def follow(options: Options) -> int:

@@ -69,8 +69,12 @@ def save(results: Results, path: Path) -> Path:
     """Write the JSON; a reader sees the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(results.to_json(), indent=1) + "\n")
-    return temporary.replace(path)
+    try:
+        temporary.write_text(json.dumps(results.to_json(), indent=1) + "\n")
+        return temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def load(path: Path) -> Results:

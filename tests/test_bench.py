@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -24,7 +25,7 @@ from bench.processes import ROOT, run, together
 from bench.quality import curve_of, decibels, epochs_to
 from bench.report import tables
 from bench.report.files import write
-from bench.results import Results, load
+from bench.results import Results, load, save
 from bench.rows import CONVTRAIN, PYTORCH, Row, affordable_epochs, fastest
 from bench.vulkan import trainer
 
@@ -129,6 +130,49 @@ def test_a_run_that_measures_nothing_leaves_earlier_results(
     before = {file: file.read_bytes() for file in tmp_path.iterdir()}
     assert main(["--quick", "--output", str(tmp_path)]) != 0
     assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("full", ["results", "tables", "work"])
+def test_a_disk_that_fills_up_on_the_way_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], full: str
+) -> None:
+    def no_space(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "a file")
+
+    def compare(contest: Contest) -> None:
+        for number in (1.0, 2.0):
+            contest._keep(contest.results.rows, row(CONVTRAIN, f"plan-{number}", number, epochs=2))
+
+    monkeypatch.setattr(program, "look", lambda options: some_results().machine)
+    monkeypatch.setattr(Contest, "prepare", lambda contest: no_space() if full == "work" else None)
+    monkeypatch.setattr(Contest, "compare", compare)
+    if full == "results":
+        monkeypatch.setattr(program, "keep", no_space)
+    if full != "work":
+        monkeypatch.setattr(program, "write", no_space)
+    assert main(["--quick", "--output", str(tmp_path)]) == 1
+    printed = capsys.readouterr()
+    if full == "work":
+        assert printed.err.endswith("stopped: No space left on device (a file)\n")
+        return
+    assert "plan-1.0" in printed.out
+    assert "plan-2.0" in printed.out
+    said = f"results cannot be written to {tmp_path}: No space left on device"
+    assert printed.err.count(said) == (3 if full == "results" else 1)
+
+
+def test_a_failed_write_leaves_nothing_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = save(some_results(), tmp_path / "bench.json")
+    before = kept.read_bytes()
+
+    def no_space(path: Path, text: str) -> None:
+        path.touch()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", no_space)
+    with pytest.raises(OSError, match="No space"):
+        save(some_results(), kept)
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {"bench.json": before}
 
 
 def test_plots_of_the_results_before_are_removed(tmp_path: Path) -> None:
