@@ -46,7 +46,9 @@ def test_the_example_works(checkout: Path) -> None:
     subprocess.run([*python, "cook", "photo.png", *settings], cwd=checkout, env=env, check=True, capture_output=True)
     script = block("sh").replace("convtrain cook\n", "").replace("convtrain", f"{sys.executable} -m convtrain")
     script = script.replace("python -c", f"{sys.executable} -c")
-    subprocess.run(["sh", "-ec", script], cwd=checkout, env=env, check=True, capture_output=True)
-    norm, gradient = np.load(checkout / "norm.npy"), np.load(checkout / "gradient.npy")
-    assert norm == pytest.approx(np.linalg.norm(gradient), rel=1e-5)
-    assert norm[0] > 0
+    for plan in ("reference", "fused"):
+        chosen = script.replace("--plan reference", f"--fresh --plan {plan}")
+        subprocess.run(["sh", "-ec", chosen], cwd=checkout, env=env, check=True, capture_output=True)
+        norm, gradient = np.load(checkout / "norm.npy"), np.load(checkout / "gradient.npy")
+        assert norm == pytest.approx(np.linalg.norm(gradient), rel=1e-5)
+        assert norm[0] > 0
