@@ -9,11 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 Picture = NDArray[np.floating]
+Doubles = NDArray[np.float64]
 
 SSIM_TAPS = 11
 SSIM_SIGMA = 1.5
 SSIM_C1 = 0.01**2
 SSIM_C2 = 0.03**2
+_WEIGHTS = np.exp(-0.5 * ((np.arange(SSIM_TAPS) - SSIM_TAPS // 2) / SSIM_SIGMA) ** 2)
+_TAPS = _WEIGHTS / _WEIGHTS.sum()
 _BAND = 16  # rows of the map computed at once: what they need stays in a processor's cache
 
 
@@ -36,44 +39,42 @@ class Metrics:
 
 def to_u8(picture: Picture) -> NDArray[np.uint8]:
     """Clamp to [0, 1], scale to 255 and round half to even. Non-finite values become black."""
-    values = np.asarray(picture, np.float64)
+    values = np.array(picture, np.float64)
     if not np.isfinite(values).all():
-        values = np.nan_to_num(values, nan=0.0, posinf=1.0, neginf=0.0)
-    return np.rint(np.clip(values, 0.0, 1.0) * 255.0).astype(np.uint8)
+        np.nan_to_num(values, copy=False, nan=0.0, posinf=1.0, neginf=0.0)
+    np.clip(values, 0.0, 1.0, out=values)
+    values *= 255.0
+    return np.rint(values, out=values).astype(np.uint8)
 
 
 def psnr(picture: Picture, target: Picture) -> float:
     """Peak signal-to-noise ratio in dB for data range 1; infinite for equal pictures."""
-    error = np.asarray(picture, np.float64) - np.asarray(target, np.float64)
-    mse = float(np.mean(error * error))
+    error = np.subtract(picture, target, dtype=np.float64)
+    mse = float(np.mean(np.square(error, out=error)))
     return math.inf if mse == 0.0 else -10.0 * math.log10(mse)
 
 
-def _blur(planes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Gaussian window over axes 0 and 1 of an (H, W, 3) array, valid region only."""
-    offsets = np.arange(SSIM_TAPS) - SSIM_TAPS // 2
-    taps = np.exp(-0.5 * (offsets / SSIM_SIGMA) ** 2)
-    taps /= taps.sum()
-    rows = planes.shape[0] - SSIM_TAPS + 1
-    columns = planes.shape[1] - SSIM_TAPS + 1
-    down = taps[0] * planes[:rows]
-    for k in range(1, SSIM_TAPS):
-        down += taps[k] * planes[k : k + rows]
-    blurred = taps[0] * down[:, :columns]
-    for k in range(1, SSIM_TAPS):
-        blurred += taps[k] * down[:, k : k + columns]
-    return np.asarray(blurred)
+def _slide(source: Doubles, axis: int, out: Doubles, spare: Doubles) -> Doubles:
+    """The window's weighted sum along one axis, into ``out``, which is ten shorter there. ``spare`` is like ``out``."""
+    length, middle = out.shape[axis], SSIM_TAPS // 2
+
+    def shifted(by: int) -> Doubles:
+        return source[(slice(None),) * axis + (slice(by, by + length),)]
+
+    np.multiply(shifted(middle), _TAPS[middle], out=out)
+    for k in range(middle):
+        np.add(shifted(k), shifted(SSIM_TAPS - 1 - k), out=spare)  # the two have the same weight
+        np.multiply(spare, _TAPS[k], out=spare)
+        np.add(out, spare, out=out)
+    return out
 
 
-def _similarity(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The map of local similarities of two (H, W, 3) arrays."""
-    mean_x, mean_y = _blur(x), _blur(y)
-    var_x = np.maximum(_blur(x * x) - mean_x**2, 0.0)
-    var_y = np.maximum(_blur(y * y) - mean_y**2, 0.0)
-    covariance = _blur(x * y) - mean_x * mean_y
-    luminance = (2 * mean_x * mean_y + SSIM_C1) / (mean_x**2 + mean_y**2 + SSIM_C1)
-    structure = (2 * covariance + SSIM_C2) / (var_x + var_y + SSIM_C2)
-    return np.asarray(luminance * structure)
+def _similarity(mean_x: Doubles, mean_y: Doubles, product: Doubles, square_x: Doubles, square_y: Doubles) -> Doubles:
+    """The map of local similarities, from windowed x, y, xy, x² and y²."""
+    means, squares = mean_x * mean_y, mean_x**2 + mean_y**2
+    variances = np.maximum(square_x - mean_x**2, 0.0) + np.maximum(square_y - mean_y**2, 0.0)
+    covariance = product - means
+    return np.asarray((2 * means + SSIM_C1) / (squares + SSIM_C1) * (2 * covariance + SSIM_C2) / (variances + SSIM_C2))
 
 
 def ssim(picture: Picture, target: Picture) -> float | None:
@@ -81,17 +82,35 @@ def ssim(picture: Picture, target: Picture) -> float | None:
 
     Gaussian window of 11 taps with σ = 1.5, valid region, population variance. None where a side is under 11 pixels.
     """
-    x, y = np.asarray(picture, np.float64), np.asarray(target, np.float64)
-    if min(x.shape[:2]) < SSIM_TAPS:
+    if min(picture.shape[:2]) < SSIM_TAPS:
         return None
-    rows, total = x.shape[0] - SSIM_TAPS + 1, 0.0
+    reach = SSIM_TAPS - 1
+    rows, columns = picture.shape[0] - reach, picture.shape[1] - reach
+    # Memory is asked for once: on some machines that costs more than the sums.
+    planes = np.empty((3, _BAND + reach, *picture.shape[1:]))
+    down, spare = np.empty((2, _BAND, *picture.shape[1:]))
+    windowed = np.empty((5, _BAND, columns, 3))
+
+    def blur(plane: Doubles, out: Doubles) -> None:
+        count = len(out)
+        _slide(_slide(plane, 0, down[:count], spare[:count]), 1, out, spare[:count, :columns])
+
+    total = 0.0
     for first in range(0, rows, _BAND):
-        band = slice(first, min(first + _BAND, rows) + SSIM_TAPS - 1)
-        total += float(np.sum(_similarity(x[band], y[band])))
-    return float(total / (rows * (x.shape[1] - SSIM_TAPS + 1) * 3))
+        count = min(_BAND, rows - first)
+        x, y, product = planes[:, : count + reach]
+        x[...], y[...] = (image[first : first + count + reach] for image in (picture, target))
+        np.multiply(x, y, out=product)
+        found = windowed[:, :count]
+        for plane, out in zip((x, y, product), found[:3], strict=True):
+            blur(plane, out)
+        for plane, out in zip((x, y), found[3:], strict=True):
+            blur(np.square(plane, out=plane), out)
+        total += float(np.sum(_similarity(*found)))
+    return float(total / (rows * columns * 3))
 
 
 def measure(picture: Picture, target: Picture, epoch: int) -> Metrics:
     """All figures of a picture; both arrays (H, W, 3)."""
-    rounded = to_u8(picture).astype(np.float64) / 255.0
+    rounded = to_u8(picture) / 255.0
     return Metrics(epoch, psnr(picture, target), psnr(rounded, target), ssim(picture, target))
