@@ -19,7 +19,8 @@ from convtrain.train.stepper import EpochReport, Stepper
 class StopFlag:
     """What SIGINT and SIGTERM do: while ``deferring``, the first is remembered, so that the epoch in flight can finish.
 
-    At any other time, and the second time, they end the process at once: files are replaced whole or not at all.
+    At any other time, and the second time, they end the process, once a checkpoint that is being written is done: files
+    are replaced whole or not at all.
     """
 
     def __init__(self) -> None:

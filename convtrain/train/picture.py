@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import zlib
 from pathlib import Path
 
 from PIL import Image
@@ -10,7 +11,9 @@ from PIL import Image
 from convtrain.files.atomic import write_bytes
 from convtrain.train.metrics import Picture, to_u8
 
-_COMPRESSION = 1  # of 9: a fifth of the default's time, a tenth more bytes
+_SEARCH = zlib.Z_RLE
+"""How deflate looks for what repeats. In filtered rows of a drawn picture only runs do: as small as with the whole
+search, in a quarter of the time."""
 
 
 def write_png(path: Path, picture: Picture) -> None:
@@ -19,5 +22,5 @@ def write_png(path: Path, picture: Picture) -> None:
     Raises InputError or RunError when the file cannot be written.
     """
     memory = io.BytesIO()
-    Image.fromarray(to_u8(picture), "RGB").save(memory, "PNG", compress_level=_COMPRESSION)
+    Image.fromarray(to_u8(picture), "RGB").save(memory, "PNG", compress_type=_SEARCH)
     write_bytes(path, memory.getvalue())
