@@ -20,7 +20,8 @@ MIX_SHAPE = {"WARPS": 16, "DOWN": 8, "TOGETHER": 1}  # see slang/fused/mix_matri
 MIX_SLICES = 132  # workgroups that share the products of a layer
 STEM_MIX_SHAPE, STEM_MIX_SLICES = {"WARPS": 4, "DOWN": 4}, 264  # see slang/fused/stem_mix_matrix.slang
 WAVE_TILES = {"WARPS": 8, "DOWN": 5}  # see slang/fused/wave_tiles_matrix.slang
-WAVE_MIX, WAVE_MIX_SLICES = {"WARPS": 8, "PARTS": 2, "GROUPS": 2, "TOGETHER": 2}, 132  # see slang/fused/wave_mix_matrix.slang
+WAVE_MIX = {"WARPS": 8, "PARTS": 2, "GROUPS": 2, "TOGETHER": 2}  # see slang/fused/wave_mix_matrix.slang
+WAVE_MIX_SLICES = 132
 MIX_BACK_WARPS = 4
 GATHER, GATHER_SLICES = {"OCTETS": 4, "ACROSS": 2}, 66  # see slang/fused/mix_back_matrix.slang
 STEM_GATHER, STEM_GATHER_SLICES = {"WARPS": 4, "ACROSS": 2, "PARTS": 2}, 132  # see slang/fused/stem_gather_matrix.slang
@@ -63,6 +64,7 @@ class FusedBase(Base):
     basis: PortRef
     coefficients: PortRef
     tile_mix: PortRef
+    tile_waves: PortRef
     sharp_features: PortRef
     sharp: PortRef
     terms: PortRef
