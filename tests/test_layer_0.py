@@ -1,5 +1,5 @@
-"""Layer 0 of plan `fused-f16` by its two ways, tiles for gentle waves and exact for sharp ones, against NumPy in float64.
-What multiplies matrices has a stand-in here."""
+"""Layer 0 of plan `fused-f16` by its two ways, by tiles for gentle waves and exactly for sharp ones, against NumPy in
+float64. What multiplies matrices has a stand-in here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["device"]
 
 MODEL = ModelConfig(height=21, width=30, layers=2, halo=6, kn=20, den=0.1, fine=1)
 STEP = 60 / 30  # radians from pixel to pixel that a weight of 1 of the stem gives
-PASSES = ("operands", "stem_mix", "wave_tiles", "wave_mix")
+PASSES = ("operands", "wave_tiles", "stem_mix", "wave_mix")
 
 
 @pytest.fixture(scope="module")

@@ -35,10 +35,11 @@ class Forward(FusedBase):
 
     def _forward(self) -> None:
         self._operands()
+        made = self._wave_tiles() if self.tiled else None
         stem = self._stem_mix()
         self.features[1] = stem[3]
-        if self.tiled:
-            self._wave_mix(self._wave_tiles(), stem)
+        if made:
+            self._wave_mix(made, stem)
         for layer in range(1, self.model.layers):
             self.convolved[layer] = self._conv(layer)
             self.features[layer + 1] = self._mix(layer)
