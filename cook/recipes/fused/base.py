@@ -19,6 +19,9 @@ GATHERED = 256  # numbers of a layer's gradient that a workgroup of gather_mix a
 MIX_SHAPE = {"WARPS": 16, "DOWN": 8, "TOGETHER": 1}  # see slang/fused/mix_matrix.slang
 MIX_SLICES = 132  # workgroups that share the products of a layer
 STEM_MIX_SHAPE, STEM_MIX_SLICES = {"WARPS": 4, "DOWN": 4}, 264  # see slang/fused/stem_mix_matrix.slang
+WAVE_TILES = {"WARPS": 8, "DOWN": 5}  # see slang/fused/wave_tiles_matrix.slang
+WAVE_MIX = {"WARPS": 8, "PARTS": 2, "GROUPS": 2, "TOGETHER": 2, "AHEAD": 1, "BUFFERS": 2}
+WAVE_MIX_SLICES = 132
 MIX_BACK_WARPS = 4
 GATHER, GATHER_SLICES = {"OCTETS": 4, "ACROSS": 2}, 66  # see slang/fused/mix_back_matrix.slang
 STEM_GATHER, STEM_GATHER_SLICES = {"WARPS": 4, "ACROSS": 2, "PARTS": 2}, 132  # see slang/fused/stem_gather_matrix.slang
@@ -61,7 +64,9 @@ class FusedBase(Base):
     basis: PortRef
     coefficients: PortRef
     tile_mix: PortRef
+    tile_waves: PortRef
     sharp_features: PortRef
+    sharp: PortRef
     terms: PortRef
     loss_weights: dict[str, float]
     similarity: PortRef
@@ -89,12 +94,14 @@ class FusedBase(Base):
         *,
         fine: bool = False,
         head: bool = False,
+        spare: bool = False,
         **values: Constants,
     ) -> Kernel:
         """A kernel on matrix units; ``slang/fused/<name>_matrix``. ``fine``: with what halves leave out of h; ``head``:
-        with the image."""
+        with the image; ``spare``: works only where layer 0 by tiles does not."""
         source = f"fused/{name}_matrix.slang"
-        defines = tuple(define for define, wanted in (("FINE", fine), ("HEAD", head)) if wanted)
+        wanted = {"FINE": fine, "HEAD": head, "SPARE": spare}
+        defines = tuple(define for define in wanted if wanted[define])
         return Kernel(source, values, groups=groups, name="matrix", requires=needs, storage="f16", defines=defines)
 
     def _on_halves(self, name: str, groups: Groups, *, tiled: bool = False, **values: Constants) -> Kernel:
