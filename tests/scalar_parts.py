@@ -44,7 +44,7 @@ def _stand_in(item: PassSpec, folder: Path) -> Kernel:
     if not (STAND_INS / f"{item.name}.slang").exists():
         return _idle(item, folder)
     kernel = item.kernels[0]
-    values = {name: kernel.values[name] for name in ("geometry", "region")}
+    values = {name: kernel.values[name] for name in ("geometry", "region") if name in kernel.values}
     groups = (values["region"]["SLICES"], 1, 1)
     return replace(kernel, source=f"{item.name}.slang", values=values, groups=groups, name="half", requires=HALF)
 

@@ -23,6 +23,9 @@ MIX_BACK_WARPS = 4
 GATHER, GATHER_SLICES = {"OCTETS": 4, "ACROSS": 2}, 66  # see slang/fused/mix_back_matrix.slang
 STEM_GATHER, STEM_GATHER_SLICES = {"WARPS": 4, "ACROSS": 2, "PARTS": 2}, 132  # see slang/fused/stem_gather_matrix.slang
 STEM_SPREAD, STEM_SPREAD_SLICES = {"WARPS": 16}, 128  # leaves multiprocessors to muon
+WAVE_MOMENTS_WARPS, WAVE_MOMENTS_SLICES = 24, 132  # see slang/fused/wave_moments_matrix.slang
+WAVE_GATHER, WAVE_GATHER_SLICES = {"WARPS": 16, "OUTPUTS": 4}, 4  # see slang/fused/wave_gather_matrix.slang
+WAVE_SPREAD_WARPS = 16
 SPREAD, SPREAD_SLICES = {"OCTETS": 8, "DOWN": 4, "TOGETHER": 1}, 132
 
 Groups = tuple[int, int, int]
@@ -62,6 +65,7 @@ class FusedBase(Base):
     coefficients: PortRef
     tile_mix: PortRef
     sharp_features: PortRef
+    sharp: PortRef
     terms: PortRef
     loss_weights: dict[str, float]
     similarity: PortRef
@@ -89,12 +93,13 @@ class FusedBase(Base):
         *,
         fine: bool = False,
         head: bool = False,
+        gated: bool = False,
         **values: Constants,
     ) -> Kernel:
         """A kernel on matrix units; ``slang/fused/<name>_matrix``. ``fine``: with what halves leave out of h; ``head``:
-        with the image."""
+        with the image; ``gated``: an exact kernel of layer 0 beside one by tiles."""
         source = f"fused/{name}_matrix.slang"
-        defines = tuple(define for define, wanted in (("FINE", fine), ("HEAD", head)) if wanted)
+        defines = tuple(define for define, wanted in (("FINE", fine), ("HEAD", head), ("GATED", gated)) if wanted)
         return Kernel(source, values, groups=groups, name="matrix", requires=needs, storage="f16", defines=defines)
 
     def _on_halves(self, name: str, groups: Groups, *, tiled: bool = False, **values: Constants) -> Kernel:

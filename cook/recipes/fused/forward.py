@@ -72,6 +72,7 @@ class Forward(FusedBase):
         if self.tiled:
             self.basis, self.coefficients = operands[7], operands[8]
             self.tile_mix, self.sharp_features = operands[9], operands[10]
+            self.sharp = operands[10]
 
     def _stem_mix(self) -> PortRef:
         """Layer 0's product, of plane waves and their convolution, which it computes by itself."""
