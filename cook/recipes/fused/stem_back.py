@@ -13,8 +13,8 @@ from cook.recipes.fused.base import (
     STEM_SPREAD_SLICES,
     WAVE_GATHER,
     WAVE_GATHER_SLICES,
+    WAVE_MOMENTS,
     WAVE_MOMENTS_SLICES,
-    WAVE_MOMENTS_WARPS,
     WAVE_SPREAD_WARPS,
     share_out,
 )
@@ -105,7 +105,7 @@ class StemBack(Muon):
     def _wave_moments(self) -> PassSpec:
         """What dM and the shares follow from."""
         model, region, count = self.model, self.regions.widest, tiles.count(self.regions.widest)
-        together = 16 * WAVE_MOMENTS_WARPS // model.nf  # tiles of a workgroup at a time
+        together = WAVE_MOMENTS["WARPS"] * WAVE_MOMENTS["FEATURES"] // model.nf  # tiles of a workgroup at a time
         groups = ceil_div(share_out(count, together * WAVE_MOMENTS_SLICES), together)
         return self._add_reader(
             "wave_moments",
@@ -114,7 +114,7 @@ class StemBack(Muon):
                 (groups, 1, 1),
                 geometry=self.regions.geometry,
                 region={**self._tile_slices(groups * together), **region.box},
-                shape={"WARPS": WAVE_MOMENTS_WARPS},
+                shape=WAVE_MOMENTS,
             ),
             "backward",
             [
@@ -130,7 +130,7 @@ class StemBack(Muon):
     def _wave_gather(self, moments: PassSpec, partial: PortRef) -> None:
         """Layer 0's dM."""
         model, count = self.model, tiles.count(self.regions.widest)
-        self.shares["TILED_MIX"] = slices = share_out(ceil_div(count, 16), WAVE_GATHER_SLICES)
+        self.shares["TILED_MIX"] = slices = share_out(ceil_div(count, WAVE_GATHER["TOGETHER"]), WAVE_GATHER_SLICES)
         self._add_reader(
             "wave_gather",
             self._on_matrices(
