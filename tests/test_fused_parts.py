@@ -132,7 +132,7 @@ def test_head_back(parts: ScalarParts, weights: dict[str, np.ndarray]) -> None:
 # Which kernels the plan has, and whether waves are sharp; how exact dM and the other gradients are
 @pytest.mark.parametrize(
     ("by_tiles", "sharp", "of_mix", "of_others"),
-    [(False, True, 5e-4, 5e-5), (True, True, 5e-4, 5e-5), (True, False, 5e-5, 5e-5)],
+    [(False, True, 5e-4, 5e-5), (True, True, 5e-4, 5e-5), (True, False, 5e-4, 1e-3)],
 )
 def test_layer_0_back_to_gradients(
     parts: ScalarParts,

@@ -24,7 +24,7 @@ GATHER, GATHER_SLICES = {"OCTETS": 4, "ACROSS": 2}, 66  # see slang/fused/mix_ba
 STEM_GATHER, STEM_GATHER_SLICES = {"WARPS": 4, "ACROSS": 2, "PARTS": 2}, 132  # see slang/fused/stem_gather_matrix.slang
 STEM_SPREAD, STEM_SPREAD_SLICES = {"WARPS": 16}, 128  # leaves multiprocessors to muon
 WAVE_MOMENTS, WAVE_MOMENTS_SLICES = {"WARPS": 12, "FEATURES": 32}, 132  # see slang/fused/wave_moments_matrix.slang
-WAVE_GATHER, WAVE_GATHER_SLICES = {"WARPS": 16, "OUTPUTS": 4, "TOGETHER": 16}, 4  # see slang/fused/wave_gather_matrix.slang
+WAVE_GATHER, WAVE_GATHER_SLICES = {"WARPS": 16, "OUTPUTS": 4, "TOGETHER": 32}, 4  # see slang/fused/wave_gather_matrix.slang
 WAVE_SPREAD_WARPS = 16
 SPREAD, SPREAD_SLICES = {"OCTETS": 8, "DOWN": 4, "TOGETHER": 1}, 132
 
@@ -93,13 +93,14 @@ class FusedBase(Base):
         *,
         fine: bool = False,
         head: bool = False,
-        gated: bool = False,
+        spare: bool = False,
         **values: Constants,
     ) -> Kernel:
         """A kernel on matrix units; ``slang/fused/<name>_matrix``. ``fine``: with what halves leave out of h; ``head``:
-        with the image; ``gated``: an exact kernel of layer 0 beside one by tiles."""
+        with the image; ``spare``: works only where layer 0 by tiles does not."""
         source = f"fused/{name}_matrix.slang"
-        defines = tuple(define for define, wanted in (("FINE", fine), ("HEAD", head), ("GATED", gated)) if wanted)
+        wanted = {"FINE": fine, "HEAD": head, "SPARE": spare}
+        defines = tuple(define for define in wanted if wanted[define])
         return Kernel(source, values, groups=groups, name="matrix", requires=needs, storage="f16", defines=defines)
 
     def _on_halves(self, name: str, groups: Groups, *, tiled: bool = False, **values: Constants) -> Kernel:

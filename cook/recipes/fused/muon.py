@@ -39,7 +39,7 @@ class Muon(FusedBase):
                 "fused/gather_mix.slang",
                 {"slices": {"FIRST": first, "COUNT": slices, "TILED": tiled, "LAYER": layer}},
                 groups=(groups, 1, 1),
-                defines=("GATED",) if tiled else (),
+                defines=("SPARE",) if tiled else (),
             ),
             "backward",
             [link(0, "state", READ, self.state), link(1, "mix", READ, share), *buffers, *gate],

@@ -55,7 +55,7 @@ class StemBack(Muon):
             self._on_matrices(
                 "stem_gather",
                 (parts * slices, 1, 1),
-                gated=self.tiled,
+                spare=self.tiled,
                 geometry=self.regions.geometry,
                 region={**self._blocks(region, slices), **region.box, **self.regions.origin},
                 shape=STEM_GATHER,
@@ -80,7 +80,7 @@ class StemBack(Muon):
             self._on_matrices(
                 "stem_spread",
                 (slices, 1, 1),
-                gated=self.tiled,
+                spare=self.tiled,
                 geometry=self.regions.geometry,
                 region={**self._blocks(region, slices), **region.box, **self.regions.origin},
                 shape=STEM_SPREAD,
@@ -121,8 +121,8 @@ class StemBack(Muon):
                 link(1, "sharp", READ, self.sharp),
                 link(2, "basis", READ, self.basis),
                 link(3, "dm", READ, self.dm),
-                size(4, "moments", WRITE, 2 * count * model.nf * tiles.TERMS, dtype=STORE),
-                size(5, "middles", WRITE, 2 * count * model.nf, dtype="u32"),
+                size(4, "moments", WRITE, count * model.nf * tiles.TERMS, dtype=STORE),
+                size(5, "middles", WRITE, count * model.nf, dtype="u32"),
             ],
             self._work(1, 2 * tiles.TERMS),
         )
@@ -148,7 +148,7 @@ class StemBack(Muon):
                 link(5, "middles", READ, moments[5]),
                 link(6, "partial", WRITE, partial),
             ],
-            {"nbytes": 4 * count * model.nf * (tiles.TERMS + 2), "flops": 12 * count * tiles.TERMS * model.nf**2},
+            {"nbytes": 2 * count * model.nf * (tiles.TERMS + 2), "flops": 4 * count * tiles.TERMS * model.nf**2},
         )
 
     def _wave_spread(self, moments: PassSpec, partial: PortRef) -> None:
@@ -172,5 +172,5 @@ class StemBack(Muon):
                 link(5, "mixes", READ, self.mixes),
                 link(6, "partial", WRITE, partial),
             ],
-            {"nbytes": 4 * count * model.nf * tiles.TERMS, "flops": 8 * count * tiles.TERMS * model.nf**2},
+            {"nbytes": 2 * count * model.nf * tiles.TERMS, "flops": 4 * count * tiles.TERMS * model.nf**2},
         )
