@@ -26,6 +26,10 @@ MIX_BACK_WARPS = 4
 GATHER, GATHER_SLICES = {"OCTETS": 4, "ACROSS": 2}, 66  # see slang/fused/mix_back_matrix.slang
 STEM_GATHER, STEM_GATHER_SLICES = {"WARPS": 4, "ACROSS": 2, "PARTS": 2}, 132  # see slang/fused/stem_gather_matrix.slang
 STEM_SPREAD, STEM_SPREAD_SLICES = {"WARPS": 16}, 128  # leaves multiprocessors to muon
+# See the kernels of these names.
+WAVE_MOMENTS, WAVE_MOMENTS_SLICES = {"WARPS": 12, "FEATURES": 32}, 132
+WAVE_GATHER, WAVE_GATHER_SLICES = {"WARPS": 16, "OUTPUTS": 4, "TOGETHER": 32}, 4
+WAVE_SPREAD_WARPS = 16
 SPREAD, SPREAD_SLICES = {"OCTETS": 8, "DOWN": 4, "TOGETHER": 1}, 132
 
 Groups = tuple[int, int, int]
