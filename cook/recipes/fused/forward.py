@@ -89,7 +89,6 @@ class Forward(FusedBase):
         if self.tiled:
             self.basis, self.coefficients = operands[7], operands[8]
             self.tile_mix, self.sharp_features, self.tile_waves = operands[9], operands[10], operands[11]
-            self.sharp = operands[10]
 
     @property
     def _padded_tiles(self) -> int:
