@@ -26,7 +26,7 @@ WAVE_NUMBERS = 12  # slang/fused/wave.slang
 WAVE_FEATURES = 8  # of a step of wave_tiles
 OFFSETS = {"offset_x": "offset_x", "offset_y": "offset_y"}  # controls of a pass that knows coordinates
 CONV_SEGMENTS = 4  # of a column of strips, each a workgroup's
-CONV_SHAPE = {"COLUMN": COLUMN, "WARPS": 4, "BANDS": 1}  # warps of a workgroup, bands as windows
+CONV_SHAPE = {"COLUMN": COLUMN, "WARPS": 4}  # warps of a workgroup
 
 
 class Forward(FusedBase):
@@ -195,7 +195,7 @@ class Forward(FusedBase):
                 NARROW_MATRIX,
                 fine=fine,
                 geometry=self.regions.geometry,
-                window={"RADIUS": model.radius, **CONV_SHAPE, "BANDS": 1 + fine},
+                window={"RADIUS": model.radius, **CONV_SHAPE, "BANDS": 2 + fine},  # windows of h, its remainders; d
                 region=self._columns(region, CONV_SEGMENTS),
             ),
             "forward",
