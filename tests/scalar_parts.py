@@ -39,14 +39,15 @@ def _idle(item: PassSpec, folder: Path) -> Kernel:
     return Kernel(f"idle{item.index}.slang", groups=(1, 1, 1))
 
 
-def _stand_in(item: PassSpec, folder: Path) -> Kernel:
-    """What to run instead of a matrix kernel."""
+def _without_matrices(item: PassSpec, folder: Path) -> PassSpec:
+    """The pass with what to run instead of a matrix kernel."""
     if not (STAND_INS / f"{item.name}.slang").exists():
-        return _idle(item, folder)
+        return replace(item, kernels=(_idle(item, folder),), uniform=None)
     kernel = item.kernels[0]
-    values = {name: kernel.values[name] for name in ("geometry", "region")}
-    groups = (values["region"]["SLICES"], 1, 1)
-    return replace(kernel, source=f"{item.name}.slang", values=values, groups=groups, name="half", requires=HALF)
+    values = {name: kernel.values[name] for name in ("geometry", "region") if name in kernel.values}
+    groups = (int(values["region"].get("SLICES", values["region"]["TILES"])), 1, 1)
+    kernel = replace(kernel, source=f"{item.name}.slang", values=values, groups=groups, name="half", requires=HALF)
+    return replace(item, kernels=(kernel,))
 
 
 class ScalarParts:
@@ -65,7 +66,7 @@ class ScalarParts:
             if only and item.name not in only:
                 graph.passes[number] = replace(item, kernels=(_idle(item, folder),), uniform=None)
             elif item.kernels[0].requires.matrix:
-                graph.passes[number] = replace(item, kernels=(_stand_in(item, folder),), uniform=None)
+                graph.passes[number] = _without_matrices(item, folder)
         seeds = {"weights": "0" * 64, "target": "1" * 64}
         made = pack(
             [graph],
@@ -91,6 +92,11 @@ class ScalarParts:
 
     def run(self, *names: str) -> None:
         self.engine.run(tuple(sorted(self.find(name) for name in names)))
+
+    def control(self, name: str, value: float) -> None:
+        """Drives a control as the host does."""
+        for control in self.plan.roles.controls[name]:
+            self.engine.uniform(control.index)[control.field] = value
 
     def read(self, name: str, port: int, dtype: type = np.float32) -> NDArray[np.generic]:
         return np.frombuffer(self.engine.read(self.buffer(name, port)), dtype)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from convtrain.errors import InputError
+from convtrain.files.inference import inference_plan
 from convtrain.gpu.live.engine import Engine
 from convtrain.gpu.plan import choose_plan, plan_execution
 from convtrain.gpu.snapshot import DeviceSnapshot
@@ -18,7 +19,7 @@ from cook.cache import SpirvCache
 from cook.model import ModelConfig
 from cook.pack import Packed, pack
 from cook.recipes.convsiren import build
-from cook.recipes.fused import Fused, unfit
+from cook.recipes.fused import Fused, tiles, unfit
 from cook.recipes.fused.base import STATE_WORDS
 from cook.recipes.fused.regions import Regions
 from cook.recipes.reference import Reference
@@ -74,6 +75,24 @@ def test_a_fine_model_keeps_the_remainders_of_a_map(tmp_path: Path) -> None:
     }
     with pytest.raises(InputError, match="fine must be 0 or 1"):
         replace(MODEL, fine=2)
+
+
+def test_gentle_waves_have_kernels_of_their_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Beside the exact ones, which write the same buffers; and a model package draws with both."""
+    plain = packed(Fused(MODEL).build(), MODEL, tmp_path).plans["fused-f16"]
+    monkeypatch.setattr(tiles, "SMALLEST_SIDE", 30)
+    for model in (MODEL, replace(MODEL, fine=1)):
+        made = packed(Fused(model).build(), model, tmp_path).plans["fused-f16"]
+        assert {item.name for item in made.passes} - {item.name for item in plain.passes} == {"wave_tiles", "wave_mix"}
+        exact, tiled = (next(item for item in made.passes if item.name == name) for name in ("stem_mix", "wave_mix"))
+        written = [{port.name: port.buffer for port in item.ports if port.access.writes} for item in (exact, tiled)]
+        assert written[0] == written[1]
+        drawn = inference_plan(made, "0" * 64)
+        assert [item.name for item in drawn.passes][:5] == ["operands", "wave_tiles", "stem_mix", "wave_mix", "conv"]
+        assert {drawn.passes[control.index].name for control in drawn.roles.controls["offset_x"]} == {
+            "operands",
+            "stem_mix",
+        }
 
 
 def test_training_state_is_that_of_the_reference() -> None:

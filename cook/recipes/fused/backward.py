@@ -15,13 +15,9 @@ from cook.recipes.fused.base import (
     SPREAD,
     SPREAD_SLICES,
     STATE_WORDS,
-    STEM_GATHER,
-    STEM_GATHER_SLICES,
-    STEM_SPREAD,
-    STEM_SPREAD_SLICES,
     share_out,
 )
-from cook.recipes.fused.muon import Muon
+from cook.recipes.fused.stem_back import StemBack
 from cook.recipes.reference.base import Scratch, ceil_div, link
 
 HEAD_SLICES = 264  # workgroups of head_back, at most
@@ -30,9 +26,8 @@ CONV_SEGMENTS = 2  # of a column of strips, each a workgroup's
 CONV_SHAPE = {"COLUMN": COLUMN, "WARPS": 2, "BANDS": 1}  # warps of a workgroup, bands as windows
 
 
-class Backward(Muon):
-    """Two passes a layer; those of layer 0 compute h and d again and store no gradients of them. Then the shares are
-    added."""
+class Backward(StemBack):
+    """Two passes a layer, but for layer 0. Then the shares are added."""
 
     def _backward(self) -> None:
         head_share = self._head_back()
@@ -41,9 +36,7 @@ class Backward(Muon):
             slices = self.shares["MIX"]
             self._gather_mix(layer, mix[6], slices, layer * slices)
             conv = self._conv_back(layer, mix)
-        self._stem_gather()
-        self._muon_direction()
-        stem_share = self._stem_spread()
+        stem_share = self._stem_back()
         self._gather(self._gather_shares(conv[5], head_share), stem_share)
 
     def _head_back(self) -> PortRef:
@@ -143,55 +136,6 @@ class Backward(Muon):
             self._work(4 + REMAINDER * fine, 4 * model.taps),
             covers=("bwd_dw_x", "bwd_dw_k", "bwd_sin_dm"),
         )
-
-    def _stem_gather(self) -> None:
-        """Layer 0's dM."""
-        model, region, parts = self.model, self.regions.widest, STEM_GATHER["PARTS"]
-        slices = share_out(region.tiles, STEM_GATHER_SLICES)
-        gather = self._add_reader(
-            "stem_gather",
-            self._on_matrices(
-                "stem_gather",
-                (parts * slices, 1, 1),
-                geometry=self.regions.geometry,
-                region={**self._blocks(region, slices), **region.box, **self.regions.origin},
-                shape=STEM_GATHER,
-            ),
-            "backward",
-            [
-                link(1, "waves", READ, self.waves),
-                link(2, "dm", READ, self.dm),
-                size(3, "partial", WRITE, slices * model.mix_size),
-            ],
-            self._work(1, 4 * model.nf),
-            covers=("gemm_mixw",),
-        )
-        self._gather_mix(0, gather[3], slices)
-
-    def _stem_spread(self) -> PortRef:
-        """What the gradients of stem, taps and bias get from layer 0."""
-        model, region = self.model, self.regions.widest
-        self.shares["STEM"] = slices = share_out(region.tiles, STEM_SPREAD_SLICES)
-        spread = self._add_reader(
-            "stem_spread",
-            self._on_matrices(
-                "stem_spread",
-                (slices, 1, 1),
-                geometry=self.regions.geometry,
-                region={**self._blocks(region, slices), **region.box, **self.regions.origin},
-                shape=STEM_SPREAD,
-            ),
-            "backward",
-            [
-                link(1, "waves", READ, self.waves),
-                link(2, "dm", READ, self.dm),
-                link(3, "mixes", READ, self.mixes),
-                size(4, "partial", WRITE, slices * model.nf * 6),
-            ],
-            self._work(1, 4 * model.nf + 60),
-            covers=("gemm_mixx", "unpack_dm", "bwd_dw_x", "bwd_dw_k", "bwd_kern", "bwd_stem"),
-        )
-        return spread[4]
 
     def _gather_shares(self, tap_share: PortRef, head_share: PortRef) -> PortRef:
         """The shares that need not wait for the stem's, beside it."""

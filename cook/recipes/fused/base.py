@@ -16,13 +16,20 @@ COLUMN = 14  # strips of a column of the depthwise kernels: 16 with its neighbou
 REMAINDER = 0.25  # of a map, what is kept of its remainders: 4 bits for 16
 STATE_WORDS = 12  # slang/fused/state.slang; as many as the state block of the reference
 GATHERED = 256  # numbers of a layer's gradient that a workgroup of gather_mix adds up
-MIX_SHAPE = {"WARPS": 16, "DOWN": 8, "TOGETHER": 1}  # see slang/fused/mix_matrix.slang
-MIX_SLICES = 132  # workgroups that share the products of a layer
+MIX_SHAPE = {"WARPS": 4, "DOWN": 4, "TOGETHER": 2}  # see slang/fused/mix_matrix.slang
+MIX_SLICES = 264  # workgroups that share the products of a layer
 STEM_MIX_SHAPE, STEM_MIX_SLICES = {"WARPS": 4, "DOWN": 4}, 264  # see slang/fused/stem_mix_matrix.slang
+WAVE_TILES = {"WARPS": 4, "DOWN": 5}  # see slang/fused/wave_tiles_matrix.slang
+WAVE_MIX = {"WARPS": 4, "PARTS": 8, "GROUPS": 4, "TOGETHER": 2}  # see slang/fused/wave_mix_matrix.slang
+WAVE_MIX_SLICES = 99
 MIX_BACK_WARPS = 4
 GATHER, GATHER_SLICES = {"OCTETS": 4, "ACROSS": 2}, 66  # see slang/fused/mix_back_matrix.slang
 STEM_GATHER, STEM_GATHER_SLICES = {"WARPS": 4, "ACROSS": 2, "PARTS": 2}, 132  # see slang/fused/stem_gather_matrix.slang
 STEM_SPREAD, STEM_SPREAD_SLICES = {"WARPS": 16}, 128  # leaves multiprocessors to muon
+# See the kernels of these names.
+WAVE_MOMENTS, WAVE_MOMENTS_SLICES = {"WARPS": 12, "FEATURES": 32}, 132
+WAVE_GATHER, WAVE_GATHER_SLICES = {"WARPS": 16, "OUTPUTS": 4, "TOGETHER": 32}, 4
+WAVE_SPREAD_WARPS = 16
 SPREAD, SPREAD_SLICES = {"OCTETS": 8, "DOWN": 4, "TOGETHER": 1}, 132
 
 Groups = tuple[int, int, int]
@@ -61,7 +68,9 @@ class FusedBase(Base):
     basis: PortRef
     coefficients: PortRef
     tile_mix: PortRef
+    tile_waves: PortRef
     sharp_features: PortRef
+    sharp: PortRef
     terms: PortRef
     loss_weights: dict[str, float]
     similarity: PortRef
@@ -89,12 +98,14 @@ class FusedBase(Base):
         *,
         fine: bool = False,
         head: bool = False,
+        spare: bool = False,
         **values: Constants,
     ) -> Kernel:
         """A kernel on matrix units; ``slang/fused/<name>_matrix``. ``fine``: with what halves leave out of h; ``head``:
-        with the image."""
+        with the image; ``spare``: works only where layer 0 by tiles does not."""
         source = f"fused/{name}_matrix.slang"
-        defines = tuple(define for define, wanted in (("FINE", fine), ("HEAD", head)) if wanted)
+        wanted = {"FINE": fine, "HEAD": head, "SPARE": spare}
+        defines = tuple(define for define in wanted if wanted[define])
         return Kernel(source, values, groups=groups, name="matrix", requires=needs, storage="f16", defines=defines)
 
     def _on_halves(self, name: str, groups: Groups, *, tiled: bool = False, **values: Constants) -> Kernel:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from convtrain.graph.builder import READ, WRITE, PortRef, PortSpec, UniformSpec, data, size
+from convtrain.graph.builder import READ, WRITE, PassSpec, PortRef, PortSpec, UniformSpec, data, size
 from convtrain.graph.types import STORE
 from cook.recipes.fused import tiles
 from cook.recipes.fused.base import (
@@ -13,6 +13,9 @@ from cook.recipes.fused.base import (
     REMAINDER,
     STEM_MIX_SHAPE,
     STEM_MIX_SLICES,
+    WAVE_MIX,
+    WAVE_MIX_SLICES,
+    WAVE_TILES,
     FusedBase,
     share_out,
 )
@@ -20,16 +23,23 @@ from cook.recipes.reference.base import Link, ceil_div, link
 
 OPERANDS = 512  # workgroup size of operands
 WAVE_NUMBERS = 12  # slang/fused/wave.slang
+WAVE_FEATURES = 8  # of a step of wave_tiles
+OFFSETS = {"offset_x": "offset_x", "offset_y": "offset_y"}  # controls of a pass that knows coordinates
 CONV_SEGMENTS = 4  # of a column of strips, each a workgroup's
-CONV_SHAPE = {"COLUMN": COLUMN, "WARPS": 4, "BANDS": 1}  # warps of a workgroup, bands as windows
+CONV_SHAPE = {"COLUMN": COLUMN, "WARPS": 4}  # warps of a workgroup
 
 
 class Forward(FusedBase):
-    """Two passes a layer, but one for layer 0, which computes its features and their convolution by itself."""
+    """Two passes a layer, but one for layer 0, which computes its features and their convolution by itself, or two by
+    tiles."""
 
     def _forward(self) -> None:
         self._operands()
-        self.features[1] = self._stem_mix()
+        made = self._wave_tiles() if self.tiled else None
+        stem = self._stem_mix()
+        self.features[1] = stem[3]
+        if made:
+            self._wave_mix(made, stem)
         for layer in range(1, self.model.layers):
             self.convolved[layer] = self._conv(layer)
             self.features[layer + 1] = self._mix(layer)
@@ -40,6 +50,10 @@ class Forward(FusedBase):
         taps, heads = model.nf * model.taps, 32 * model.nf
         constants = tiles.TERMS * (tiles.PIXELS + tiles.CONSTANTS * model.nf) if self.tiled else 0
         tile_mix = (2 * model.nf + tiles.CONSTANTS) * model.nf * tiles.TERMS if self.tiled else 0
+        region, steps = self.regions.widest, model.nf // WAVE_FEATURES + 1
+        corner = {"X": 16 * region.pair0 - self.regions.origin_x, "Y": 4 * region.band0 - self.regions.origin_y}
+        place = {"LIMIT": tiles.LIMIT, "COUNT": self._padded_tiles, "TALL": tiles.tall(region), **corner}
+        tile_waves = 4 * WAVE_FEATURES * steps * self._padded_tiles if self.tiled else 0
         ports: list[PortSpec | Link] = [
             data(0, "weights", READ, model.weights, "weights", label="WBuf", dump=True),
             size(1, "kernel", WRITE, taps, label="KBuf", shape=(model.nf, model.ks, model.ks)),
@@ -55,15 +69,18 @@ class Forward(FusedBase):
                 size(8, "coefficients", WRITE, 3 * tiles.TERMS * model.nf),
                 size(9, "tile_mix", WRITE, tile_mix, dtype=STORE),
                 size(10, "sharp_features", WRITE, model.nf, dtype="u32"),
+                size(11, "tile_waves", WRITE, tile_waves, dtype=STORE),
             ]
-        groups = (model.nf + ceil_div((mixes + heads + constants) // 8, OPERANDS), 1, 1)
+        units = (mixes + heads + constants) // 8 + tile_waves // 16
+        groups = (model.nf + ceil_div(units, OPERANDS), 1, 1)
         operands = self._add(
             "operands",
-            self._on_halves("operands", groups, tiled=self.tiled, tiles={"LIMIT": tiles.LIMIT}),
+            self._on_halves("operands", groups, tiled=self.tiled, tiles=place),
             "forward",
             ports,
-            self.cost.copy(toeplitz + mixes + tile_mix),
+            self.cost.copy(toeplitz + mixes + tile_mix + tile_waves),
             infer=True,
+            uniform=UniformSpec(controls=OFFSETS) if self.tiled else None,
             covers=("kern", "pack_mix", "pack_wmix"),
         )
         self.weights, self.kernel = operands[0], operands[1]
@@ -71,21 +88,29 @@ class Forward(FusedBase):
         self.heads = operands[6]
         if self.tiled:
             self.basis, self.coefficients = operands[7], operands[8]
-            self.tile_mix, self.sharp_features = operands[9], operands[10]
+            self.tile_mix, self.sharp_features, self.tile_waves = operands[9], operands[10], operands[11]
 
-    def _stem_mix(self) -> PortRef:
-        """Layer 0's product, of plane waves and their convolution, which it computes by itself."""
+    @property
+    def _padded_tiles(self) -> int:
+        """As many as the workgroups of ``wave_tiles`` make."""
+        together = 16 * WAVE_TILES["DOWN"]
+        return together * ceil_div(tiles.count(self.regions.widest), together)
+
+    def _stem_mix(self) -> PassSpec:
+        """Layer 0's product, of plane waves and their convolution, which it computes by itself. Where there are tiles
+        it has work only when a wave is too sharp for them, and otherwise costs nothing beside ``wave_tiles``."""
         region, fine = self.regions.widest, bool(self.model.fine)
-        tiles = 2 * region.tiles  # strips of blocks
-        slices = share_out(tiles, STEM_MIX_SLICES)
+        strips = 2 * region.tiles
+        slices = share_out(strips, STEM_MIX_SLICES)
         stem = self._add_reader(
             "stem_mix",
             self._on_matrices(
                 "stem_mix",
                 (slices, 1, 1),
                 fine=fine,
+                spare=self.tiled,
                 geometry=self.regions.geometry,
-                region={**self._blocks(region, slices), **self.regions.origin, "TILES": tiles},
+                region={**self._blocks(region, slices), **self.regions.origin, "TILES": strips},
                 shape=STEM_MIX_SHAPE,
             ),
             "forward",
@@ -94,15 +119,70 @@ class Forward(FusedBase):
                 link(2, "mixes", READ, self.mixes),
                 self._map(3, "next"),
                 *([self._remainder(4, "next_remainder")] if fine else []),
+                *([link(5, "sharp_features", READ, self.sharp_features)] if self.tiled else []),
             ],
             self._work(1 + REMAINDER * fine, 6 * self.model.nf),
             infer=True,
-            uniform=UniformSpec(controls={"offset_x": "offset_x", "offset_y": "offset_y"}),
+            uniform=UniformSpec(controls=OFFSETS),
             covers=("stem_train", "dw", "gemm_mix", "mix_unpack"),
         )
         if fine:
             self.remainders[1] = stem[4]
-        return stem[3]
+        return stem
+
+    def _wave_tiles(self) -> PortRef:
+        """Layer 0's m by tiles: what every polynomial has of it. Tells all that follow whether a wave is too sharp."""
+        model, count = self.model, self._padded_tiles
+        elements = 2 * tiles.TERMS * model.nf * count
+        waves = self._add(
+            "wave_tiles",
+            self._on_matrices(
+                "wave_tiles",
+                (model.nf // WAVE_TILES["WARPS"], count // (16 * WAVE_TILES["DOWN"]), 1),
+                region={"TILES": count},
+                shape=WAVE_TILES,
+            ),
+            "forward",
+            [
+                link(0, "tile_mix", READ, self.tile_mix),
+                link(1, "tile_waves", READ, self.tile_waves),
+                link(2, "sharp_features", READ, self.sharp_features),
+                size(3, "tiles", WRITE, elements, dtype=STORE),
+                size(4, "sharp", WRITE, 1, dtype="u32"),
+            ],
+            self.cost.matrix(elements, 4 * model.nf),
+            infer=True,
+            covers=("stem_train", "dw", "gemm_mix"),
+        )
+        self.sharp = waves[4]
+        return waves[3]
+
+    def _wave_mix(self, made: PortRef, stem: PassSpec) -> None:
+        """What ``stem_mix`` writes, from tiles."""
+        region, fine, count = self.regions.widest, bool(self.model.fine), tiles.count(self.regions.widest)
+        slices = share_out(count, WAVE_MIX_SLICES)
+        self._add(
+            "wave_mix",
+            self._on_matrices(
+                "wave_mix",
+                (slices * WAVE_MIX["PARTS"], 1, 1),
+                fine=fine,
+                geometry=self.regions.geometry,
+                region={**self._blocks(region, slices), "TILES": count},
+                shape=WAVE_MIX,
+            ),
+            "forward",
+            [
+                link(0, "sharp", READ, self.sharp),
+                link(1, "basis", READ, self.basis),
+                link(2, "tiles", READ, made),
+                link(3, "next", WRITE, stem[3]),
+                *([link(4, "next_remainder", WRITE, stem[4])] if fine else []),
+            ],
+            self._work(1 + REMAINDER * fine, 4 * tiles.TERMS),
+            infer=True,
+            covers=("mix_unpack",),
+        )
 
     def _conv(self, layer: int) -> PortRef:
         """Layer 1's takes the h of a fine model in two halves: here and in layer 0's product rounding costs most."""
@@ -115,7 +195,7 @@ class Forward(FusedBase):
                 NARROW_MATRIX,
                 fine=fine,
                 geometry=self.regions.geometry,
-                window={"RADIUS": model.radius, **CONV_SHAPE, "BANDS": 1 + fine},
+                window={"RADIUS": model.radius, **CONV_SHAPE, "BANDS": 2 + fine},  # windows of h, its remainders; d
                 region=self._columns(region, CONV_SEGMENTS),
             ),
             "forward",
@@ -135,7 +215,8 @@ class Forward(FusedBase):
     def _mix(self, layer: int) -> PortRef:
         """The last layer's gives the image too."""
         region, head = self.regions.features(layer + 1), layer == self.model.layers - 1
-        slices = share_out(region.tiles, MIX_SLICES)
+        tiles = 2 * region.tiles  # halves of blocks
+        slices = share_out(tiles, MIX_SLICES)
         ports: list[PortSpec | Link] = [
             link(0, "h", READ, self.features[layer]),
             link(1, "d", READ, self.convolved[layer]),
@@ -152,7 +233,7 @@ class Forward(FusedBase):
                 (slices, 1, 1),
                 head=head,
                 geometry=self.regions.geometry,
-                region={**self._blocks(region, slices), "LAYER": layer},
+                region={**self._blocks(region, slices), "TILES": tiles, "LAYER": layer},
                 origin={"X": self.regions.origin_x, "Y": self.regions.origin_y},
                 shape=MIX_SHAPE,
             ),

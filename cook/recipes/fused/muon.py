@@ -11,8 +11,9 @@ from cook.recipes.reference.update import NEWTON_SCHULZ_STEPS
 class Muon(FusedBase):
     """Both need none of what comes after their layer in the backward pass, and run beside it."""
 
-    def _gather_mix(self, layer: int, share: PortRef, slices: int, first: int = 0) -> None:
-        """A layer's gradient at once, beside the next pass: its shares are still in the cache then."""
+    def _gather_mix(self, layer: int, share: PortRef, slices: int, first: int = 0, tiled: int = 0) -> None:
+        """A layer's gradient at once, beside the next pass: its shares are still in the cache then. ``tiled``: in
+        how many slices kernels by tiles give it, where they do."""
         model = self.model
         mixes, shape = model.layers * model.mix_size, (model.layers, 2 * model.nf, model.nf)
         groups = model.mix_size // GATHERED
@@ -31,15 +32,17 @@ class Muon(FusedBase):
                 link(4, "squares", WRITE, self.squares),
                 link(5, "broken", WRITE, self.broken),
             )
+        gate = [link(6, "sharp", READ, self.sharp)] if tiled else []
         gather = self._add(
             "gather_mix",
             Kernel(
                 "fused/gather_mix.slang",
-                {"slices": {"FIRST": first, "COUNT": slices, "LAYER": layer}},
+                {"slices": {"FIRST": first, "COUNT": slices, "TILED": tiled, "LAYER": layer}},
                 groups=(groups, 1, 1),
+                defines=("SPARE",) if tiled else (),
             ),
             "backward",
-            [link(0, "state", READ, self.state), link(1, "mix", READ, share), *buffers],
+            [link(0, "state", READ, self.state), link(1, "mix", READ, share), *buffers, *gate],
             self.cost.reduce(slices, model.mix_size),
             covers=("reduce_mixw", "muon_prep"),
         )

@@ -21,6 +21,11 @@ def fit(model: ModelConfig) -> bool:
     return max(model.height, model.width) >= SMALLEST_SIDE
 
 
+def tall(region: Region) -> int:
+    """Tiles of a region below one another; the last may reach beyond it."""
+    return ceil_div(region.bands, BANDS)
+
+
 def count(region: Region) -> int:
-    """Tiles of a region; the last of a column may reach beyond it."""
-    return region.pairs * ceil_div(region.bands, BANDS)
+    """Tiles of a region."""
+    return region.pairs * tall(region)
