@@ -125,6 +125,7 @@ class StemBack(Muon):
                 size(5, "middles", WRITE, count * model.nf, dtype="u32"),
             ],
             self._work(1, 2 * tiles.TERMS),
+            covers=("gemm_mixx", "gemm_mixw"),
         )
 
     def _wave_gather(self, moments: PassSpec, partial: PortRef) -> None:
@@ -149,6 +150,7 @@ class StemBack(Muon):
                 link(6, "partial", WRITE, partial),
             ],
             {"nbytes": 2 * count * model.nf * (tiles.TERMS + 2), "flops": 4 * count * tiles.TERMS * model.nf**2},
+            covers=("gemm_mixw",),
         )
 
     def _wave_spread(self, moments: PassSpec, partial: PortRef) -> None:
@@ -173,4 +175,5 @@ class StemBack(Muon):
                 link(6, "partial", WRITE, partial),
             ],
             {"nbytes": 2 * count * model.nf * tiles.TERMS, "flops": 4 * count * tiles.TERMS * model.nf**2},
+            covers=("gemm_mixx", "unpack_dm", "bwd_dw_x", "bwd_dw_k", "bwd_kern", "bwd_stem"),
         )
