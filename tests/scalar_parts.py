@@ -3,11 +3,13 @@ plain arithmetic; the others can be run one by one."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from convtrain.gpu.live.engine import Engine
@@ -18,7 +20,7 @@ from convtrain.graph.types import Plan
 from cook.cache import SpirvCache
 from cook.model import ModelConfig
 from cook.pack import pack
-from cook.recipes.fused import Fused
+from cook.recipes.fused import Fused, tiles
 from cook.recipes.fused.base import HALF
 from cook.recipes.fused.forward import WAVE_NUMBERS
 from cook.recipes.fused.regions import Regions
@@ -116,6 +118,20 @@ class ScalarParts:
 
     def map_shape(self) -> tuple[int, int, int]:
         return self.model.nf, 4 * self.regions.bands, 16 * self.regions.pairs
+
+
+@contextmanager
+def tiled_parts(
+    model: ModelConfig, device: DeviceSnapshot, folder: Path, only: Collection[str]
+) -> Iterator[ScalarParts]:
+    """Passes of a small model whose layer 0 has kernels by tiles all the same. Skips where there is no fp16."""
+    if not (device.float16 and device.storage_16bit):
+        pytest.skip("no fp16 storage on this device")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tiles, "SMALLEST_SIDE", 1)
+        made = ScalarParts(model, device, folder, only)
+    yield made
+    made.engine.close()
 
 
 def unpack_map(stored: NDArray[np.generic], regions: Regions, features: int) -> NDArray[np.uint16]:

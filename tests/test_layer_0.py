@@ -14,7 +14,7 @@ from cook.recipes.fused import tiles
 from live_device import device
 from oracle.layout import Config, random_weights, unpack
 from oracle.model import coordinates, kernel
-from scalar_parts import ScalarParts, unpack_map
+from scalar_parts import ScalarParts, tiled_parts, unpack_map
 
 __all__ = ["device"]
 
@@ -25,13 +25,8 @@ PASSES = ("operands", "wave_tiles", "stem_mix", "wave_mix")
 
 @pytest.fixture(scope="module")
 def parts(device: DeviceSnapshot, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScalarParts]:
-    if not (device.float16 and device.storage_16bit):
-        pytest.skip("no fp16 storage on this device")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tiles, "SMALLEST_SIDE", 1)
-        made = ScalarParts(MODEL, device, tmp_path_factory.mktemp("spirv"), PASSES)
-    yield made
-    made.engine.close()
+    with tiled_parts(MODEL, device, tmp_path_factory.mktemp("spirv"), PASSES) as made:
+        yield made
 
 
 def weights_up_to(turn: float) -> np.ndarray:

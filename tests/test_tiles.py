@@ -12,7 +12,7 @@ from cook.model import ModelConfig
 from cook.recipes.fused import tiles
 from live_device import device
 from oracle.layout import Config, random_weights, unpack
-from scalar_parts import ScalarParts
+from scalar_parts import ScalarParts, tiled_parts
 
 __all__ = ["device"]
 
@@ -23,13 +23,8 @@ SHARP = 5  # a feature with too large a weight
 
 @pytest.fixture(scope="module")
 def parts(device: DeviceSnapshot, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScalarParts]:
-    if not (device.float16 and device.storage_16bit):
-        pytest.skip("no fp16 storage on this device")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tiles, "SMALLEST_SIDE", 1)
-        made = ScalarParts(MODEL, device, tmp_path_factory.mktemp("spirv"), only=["operands"])
-    yield made
-    made.engine.close()
+    with tiled_parts(MODEL, device, tmp_path_factory.mktemp("spirv"), ["operands"]) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

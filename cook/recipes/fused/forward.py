@@ -215,8 +215,8 @@ class Forward(FusedBase):
     def _mix(self, layer: int) -> PortRef:
         """The last layer's gives the image too."""
         region, head = self.regions.features(layer + 1), layer == self.model.layers - 1
-        tiles = 2 * region.tiles  # halves of blocks
-        slices = share_out(tiles, MIX_SLICES)
+        halves = 2 * region.tiles  # of blocks
+        slices = share_out(halves, MIX_SLICES)
         ports: list[PortSpec | Link] = [
             link(0, "h", READ, self.features[layer]),
             link(1, "d", READ, self.convolved[layer]),
@@ -233,7 +233,7 @@ class Forward(FusedBase):
                 (slices, 1, 1),
                 head=head,
                 geometry=self.regions.geometry,
-                region={**self._blocks(region, slices), "TILES": tiles, "LAYER": layer},
+                region={**self._blocks(region, slices), "TILES": halves, "LAYER": layer},
                 origin={"X": self.regions.origin_x, "Y": self.regions.origin_y},
                 shape=MIX_SHAPE,
             ),
