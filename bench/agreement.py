@@ -67,8 +67,9 @@ def convtrain(candidate: Candidate | None, folder: Path, *arguments: str | int |
     command = [sys.executable, "-m", "convtrain", *words]
     outcome = run(command, cwd=folder, timeout=TIMEOUT, parse=parse, variables=switches)
     if outcome.error:
-        set_by = " ".join(f"{name}={value} " for name, value in switches.items())
-        raise Failed(f"{set_by}convtrain {' '.join(words)}: {outcome.error}")
+        set_by = "".join(f"{name}={value} " for name, value in switches.items())
+        said = [line for line in outcome.stderr.splitlines() if line.startswith("error: ")]  # whole, advice and all
+        raise Failed(f"{set_by}convtrain {' '.join(words)}: {said[-1] if said else outcome.error}")
     return outcome.data
 
 
@@ -251,7 +252,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="convtrain-agreement-") as temporary:
             examine(given, Path(temporary), exams)
     except Failed as failure:
-        print(failure, file=sys.stderr)
+        print(failure if given.folders else f"{failure} --folders examines a model of your own.", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         RUNNING.end(closed=False)
