@@ -3,7 +3,8 @@
 Four questions, asked of every plan of the archive through the command line, with the scalar fp32 kernels of plan
 ``reference`` as the oracle:
 
-* the gradient of every weight slot, and the output, on fresh weights and on trained ones;
+* the gradient of every weight slot, and the output, on fresh weights, on those that the oracle trained, and on those
+  that the plan itself did;
 * the quality that training reaches on the way, averaged weights, every sixth of the run; and, for comparison, how far
   the oracle strays from itself when the first epoch is one in fp32 with another order of sums;
 * the same bytes from a second run, and from one that was interrupted;
@@ -18,7 +19,7 @@ import argparse
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -145,34 +146,41 @@ class Examination:
     def _copy(self, source: Path, purpose: str, candidate: Candidate) -> Path:
         return fresh(source, self.work / f"{purpose}-{candidate.name}")
 
-    def gradients(self, before: int, base: Path) -> None:
-        """Output and gradient of one epoch, from ``base``, where the oracle has trained this many epochs."""
+    def gradients(self, question: str, bases: Mapping[str, Path]) -> None:
+        """Output and gradient of one epoch of every plan and of the oracle, from ``bases`` by the plan's name."""
 
-        def ask(candidate: Candidate) -> dict[str, Array]:
-            return one_epoch(candidate, self._copy(base, f"after-{before}", candidate))
+        def ask(pair: tuple[Candidate, Path]) -> dict[str, Array]:
+            candidate, base = pair
+            return one_epoch(candidate, self._copy(base, f"epoch-{base.name}", candidate))
 
-        expected, *answers = self._each(ask, (self.oracle, *self.others))
-        for candidate, found in zip(self.others, answers, strict=True):
+        mine = [(candidate, bases[candidate.name]) for candidate in self.others]
+        oracles = [(self.oracle, base) for base in dict.fromkeys(bases[candidate.name] for candidate in self.others)]
+        asked = [*oracles, *mine]
+        names = [(candidate.name, base) for candidate, base in asked]
+        answers = dict(zip(names, self._each(ask, asked), strict=True))
+        for candidate, base in mine:
+            found, expected = answers[candidate.name, base], answers[self.oracle.name, base]
             slots = gradient_errors(found["GW"], expected["GW"], self.slots)
             worst, output = max(slots, key=lambda name: slots[name]), error(found["Out"], expected["Out"])
             text = f"Out {output:.1e}, GW at worst {slots[worst]:.1e} ({worst})"
             well = output <= OUTPUT_LIMIT and slots[worst] <= GRADIENT_LIMIT
-            self.answer(f"one epoch after {before}", candidate.name, text, well)
+            self.answer(question, candidate.name, text, well)
 
-    def curves(self, keep: int) -> Path:
-        """PSNR of the averaged weights on the way, against the oracle's. Gives the oracle's folder after ``keep``."""
+    def curves(self, keep: int) -> dict[str, Path]:
+        """PSNR of the averaged weights on the way, against the oracle's. Gives all folders after ``keep``."""
         stops = sorted({max(1, self.epochs * part // 6) for part in range(1, 7)})
-        kept, control = self.work / "kept", Candidate(CONTROL, self.oracle.plan, self.oracle.switches)
+        control = Candidate(CONTROL, self.oracle.plan, self.oracle.switches)
+        kept: dict[str, Path] = {}
 
         def ask(candidate: Candidate) -> list[float]:
             folder, reached = self._copy(self.source, "curve", candidate), []
             for nudge in self.nudges if candidate == control else ():
                 convtrain(nudge, folder, "run", 1, "--quiet")
-            for stop in sorted({*stops, keep} if candidate == self.oracle else stops):
+            for stop in sorted({*stops, keep}):
                 found = convtrain(candidate, folder, "run", "--until", stop, "--json", "--quiet", parse=True)
                 reached += [float(found["metrics"]["psnr"])] if stop in stops else []
-                if candidate == self.oracle and stop == keep:
-                    fresh(folder, kept)
+                if stop == keep:
+                    kept[candidate.name] = fresh(folder, self.work / f"kept-{candidate.name}")
             return reached
 
         asked = (self.oracle, *([control] if self.nudges else []), *self.others)
@@ -243,7 +251,7 @@ def main() -> int:
         type=positive,
         default=300,
         metavar="N",
-        help="epochs before the second comparison of gradients (300)",
+        help="epochs before gradients are compared on trained weights (300)",
     )
     given = parser.parse_args()
     heed_signals()
@@ -275,8 +283,10 @@ def examine(given: argparse.Namespace, work: Path, exams: list[Examination]) -> 
     exam = Examination(sources[0][1], work, given.epochs, plans=given.plans, jobs=given.jobs)
     exams.append(exam)
     exam.warm_up()
-    exam.gradients(0, exam.source)
-    exam.gradients(given.trained, exam.curves(given.trained))
+    exam.gradients("one epoch, fresh weights", {item.name: exam.source for item in exam.others})
+    kept, after = exam.curves(given.trained), f"one epoch after {given.trained}"
+    exam.gradients(f"{after} of the oracle", {item.name: kept[exam.oracle.name] for item in exam.others})
+    exam.gradients(f"{after} of its own", kept)
     exam.repeats(max(3, given.epochs // 6))
     judged = not given.folders and given.epochs >= QUALITY_EPOCHS
     exam.quality(sources, QUALITY_LIMIT if judged else 0.0)

@@ -58,7 +58,7 @@ def test_a_plan_that_does_not_agree(
 ) -> None:
     assert examine(cooked, monkeypatch, drift) == 1
     wrong = [line for line in capsys.readouterr().out.splitlines() if line.endswith("NO |")]
-    assert len(wrong) == 2  # fresh and trained
+    assert len(wrong) == 3  # fresh, trained by the oracle, and by itself
     assert all("| fused" in line and "(mix.0)" in line for line in wrong)
 
 
@@ -123,5 +123,5 @@ def test_an_interruption_prints_the_table_so_far(
     monkeypatch.setattr(agreement.Examination, "curves", stop)
     assert examine(cooked, monkeypatch, 0.0) == 130
     found = capsys.readouterr()
-    assert "| one epoch after 0 " in found.out
+    assert "| one epoch, fresh weights " in found.out
     assert found.err.endswith("\nstopped\n")
