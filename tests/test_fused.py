@@ -146,7 +146,7 @@ def test_the_device_decides_as_the_host_does(device: DeviceSnapshot, tmp_path: P
     names = ("warmup", "ema_decay", "improvement", "patience", "plateau_factor", "plateau_floor")
     values = {"LEARNING_RATE": rules.lr, "WINDOW": 10, **{name.upper(): getattr(rules, name) for name in names}}
     weights = {"LAMBDA_C": 0.25, "LAMBDA_G_OVER_DEN": 0.3, "LAMBDA_S": 0.01}
-    counts = {"TERM_GROUPS": 3, "SSIM_GROUPS": 3, "REPORTS": 300}
+    counts = {"TERM_GROUPS": 3, "SSIM_GROUPS": 3, "REPORTS": 300, "STEM": 60}
     graph = Graph("schedule")
     item = graph.add(
         "schedule",
@@ -158,6 +158,7 @@ def test_the_device_decides_as_the_host_does(device: DeviceSnapshot, tmp_path: P
             size(2, "broken", READ, 300, label="broken", dtype="u32"),
             size(3, "state", READ_WRITE, STATE_WORDS, label="state", dtype="u32"),
             size(4, "loss", WRITE, 5, label="loss"),
+            size(5, "broken_stem", READ, 60, label="broken_stem", dtype="u32"),
         ],
     )
     graph.set_roles(
@@ -173,17 +174,19 @@ def test_the_device_decides_as_the_host_does(device: DeviceSnapshot, tmp_path: P
             mse = 0.1 / (1 + min(epoch, 8)) * rng.uniform(1, 1.02)
             terms = np.zeros((3, 4), np.float32)
             terms[:, 0] = 3 * MODEL.height * MODEL.width * mse / 3
-            broken = np.zeros(300, np.uint32)
+            broken, broken_stem = np.zeros(300, np.uint32), np.zeros(60, np.uint32)
             broken[epoch] = epoch in (4, 33)
+            broken_stem[59] = epoch == 40
             lr = learning_rate(rules, epoch, float(host[0]["plateau_scale"]))
             corrections = bias_corrections(int(host[0]["step"]) + 1)
             if epoch == 7:
                 terms[1, 2] = np.inf
             engine.write("terms", terms.tobytes())
             engine.write("broken", broken.tobytes())
+            engine.write("broken_stem", broken_stem.tobytes())
             engine.run((0,))
             loss = np.frombuffer(engine.read("loss"), np.float32)
-            assert np.isfinite(loss[0]) == (epoch not in (4, 7, 33))
+            assert np.isfinite(loss[0]) == (epoch not in (4, 7, 33, 40))
             np.testing.assert_allclose(loss[1], mse, rtol=1e-6)
             observe(rules, host[0], float(loss[0]), float(loss[1]))
             words = np.frombuffer(engine.read("state"), np.uint32)

@@ -184,7 +184,7 @@ def test_layer_0_back_to_gradients(
     head_share = rng.normal(size=parts.read("gather_shares", 1).size)
     parts.write("gather_shares", 0, tap_share.astype(np.float32))
     parts.write("gather_shares", 1, head_share.astype(np.float32))
-    parts.run("gather_shares", "gather", "kern_back")
+    parts.run("gather_shares", "gather")
     above = tap_share.reshape(-1, MODEL.nf, MODEL.taps + 1).sum(axis=0)
     tap_gradient = above[:, :-1].reshape(taps.shape)
     tap_gradient = (tap_gradient + by_a[:, None, None] * np.cos(step) + by_b[:, None, None] * np.sin(step)) / SCALE
@@ -209,6 +209,37 @@ def test_layer_0_back_to_gradients(
     np.testing.assert_allclose(
         gradient["head.b"][:3], head_share.reshape(-1, MODEL.nf + 1, 3).sum(axis=0)[-1], rtol=1e-5
     )
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_shares_that_are_not_finite_are_reported(
+    tiled: ScalarParts, weights: dict[str, np.ndarray], value: float
+) -> None:
+    """In one slice of layer 0's, whose spread has a stand-in here, and in one number of the others."""
+    parts = tiled
+    parts.write_weights(weights["flat"])
+    parts.run("operands")
+    region = parts.regions.widest
+    dm = np.zeros(parts.map_shape())
+    for sharp in (True, False):
+        parts.write("stem_gather", 4, np.full_like(parts.read("stem_gather", 4, np.uint32), sharp))
+        for broken in (True, False):
+            dm[5, region.y0 + 3, region.x0 + 2] = value if broken else 0
+            parts.write_map("stem_spread", 2, halves(dm))
+            parts.run("stem_spread", "wave_moments", "wave_spread")
+            reports = parts.read("stem_spread", 5, np.uint32)
+            assert reports.size == 4
+            assert reports.sum() == broken
+    shares = np.zeros(parts.read("gather_shares", 0).size, np.float32)
+    before = parts.model.layers * parts.model.mix_size // 256
+    for number in (None, 0, 64 * 50 + 3):
+        if number is not None:
+            shares[number] = value
+        parts.write("gather_shares", 0, shares)
+        parts.write("gather_shares", 1, np.zeros_like(parts.read("gather_shares", 1)))
+        parts.run("gather_shares")
+        reports = parts.read("gather_shares", 3, np.uint32)[before:]
+        assert set(np.flatnonzero(reports)) == ({number // 64, 0} if number is not None else set())
 
 
 def test_shares_of_a_matrix(parts: ScalarParts) -> None:
@@ -236,6 +267,7 @@ def test_shares_of_a_matrix(parts: ScalarParts) -> None:
         after = 0.95 * momentum.reshape(MODEL.layers, -1)[layer] + expected
         squares = parts.read("gather_mix", 4).reshape(MODEL.layers, -1)[layer]
         assert abs(squares.sum() / (after**2).sum() - 1) < 1e-5
+        assert relative(parts.read("gather_mix", 6).reshape(MODEL.layers, -1)[layer], after) < 1e-6
 
 
 @pytest.mark.parametrize("slices", [1000, 3])

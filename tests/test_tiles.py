@@ -49,7 +49,7 @@ def offsets() -> tuple[np.ndarray, np.ndarray]:
 
 
 def basis(parts: ScalarParts) -> np.ndarray:
-    return parts.read("operands", 7, np.float16).astype(np.float64).reshape(tiles.TERMS, tiles.PIXELS)
+    return parts.read("operands", 8, np.float16).astype(np.float64).reshape(tiles.TERMS, tiles.PIXELS)
 
 
 def test_basis_is_orthogonal(parts: ScalarParts, weights: dict[str, np.ndarray]) -> None:
@@ -66,7 +66,7 @@ def test_basis_is_orthogonal(parts: ScalarParts, weights: dict[str, np.ndarray])
 
 def test_waves_and_their_slopes(parts: ScalarParts, weights: dict[str, np.ndarray]) -> None:
     """Even terms make the cosine, odd ones the sine, within what docs/fused.md states; likewise times dx and dy."""
-    found, coefficients = basis(parts), parts.read("operands", 8).astype(np.float64).reshape(MODEL.nf, 3, tiles.TERMS)
+    found, coefficients = basis(parts), parts.read("operands", 9).astype(np.float64).reshape(MODEL.nf, 3, tiles.TERMS)
     dx, dy = offsets()
     gentle = np.delete(np.arange(MODEL.nf), [SHARP, SHARP + 1])
     turn = STEP * (weights["stem.w"][gentle] @ np.array([dx, dy]))
@@ -91,13 +91,13 @@ def test_waves_and_their_slopes(parts: ScalarParts, weights: dict[str, np.ndarra
 
 
 def test_sharp_waves_are_reported(parts: ScalarParts, weights: dict[str, np.ndarray]) -> None:
-    sharp = parts.read("operands", 10, np.uint32)
+    sharp = parts.read("operands", 11, np.uint32)
     np.testing.assert_array_equal(np.flatnonzero(sharp), [SHARP, SHARP + 1])
 
 
 def test_what_a_wave_contributes(parts: ScalarParts, weights: dict[str, np.ndarray]) -> None:
     """m of a pixel from the sines and cosines in its tile's middle."""
-    rows = parts.read("operands", 9, np.float16).astype(np.float64)
+    rows = parts.read("operands", 10, np.float16).astype(np.float64)
     rows = rows.reshape(2 * MODEL.nf + tiles.CONSTANTS, MODEL.nf, tiles.TERMS)
     gentle = np.delete(np.arange(MODEL.nf), [SHARP, SHARP + 1])
     waves = parts.read("operands", 4).astype(np.float64).reshape(MODEL.nf, -1)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from convtrain.graph.builder import READ, WRITE, Kernel, PassSpec, PortRef, size
+from convtrain.graph.builder import READ, WRITE, PassSpec, PortRef, size
 from convtrain.graph.types import STORE
 from cook.recipes.fused.base import (
     COLUMN,
     GATHER,
     GATHER_SLICES,
-    GATHERED,
     MIX_BACK_WARPS,
     NARROW_MATRIX,
     REMAINDER,
@@ -21,13 +20,12 @@ from cook.recipes.fused.stem_back import StemBack
 from cook.recipes.reference.base import Scratch, ceil_div, link
 
 HEAD_SLICES = 264  # workgroups of head_back, at most
-GATHERED_TOGETHER = 64  # numbers that a workgroup of gather_shares adds up
 CONV_SEGMENTS = 2  # of a column of strips, each a workgroup's
 CONV_SHAPE = {"COLUMN": COLUMN, "WARPS": 2, "BANDS": 1}  # warps of a workgroup, bands as windows
 
 
 class Backward(StemBack):
-    """Two passes a layer, but for layer 0. Then the shares are added."""
+    """Two passes a layer, but for layer 0."""
 
     def _backward(self) -> None:
         head_share = self._head_back()
@@ -36,8 +34,7 @@ class Backward(StemBack):
             slices = self.shares["MIX"]
             self._gather_mix(layer, mix[6], slices, layer * slices)
             conv = self._conv_back(layer, mix)
-        stem_share = self._stem_back()
-        self._gather(self._gather_shares(conv[5], head_share), stem_share)
+        self._stem_back(conv[5], head_share)
 
     def _head_back(self) -> PortRef:
         model, region = self.model, self.regions.features(self.model.layers)
@@ -135,60 +132,4 @@ class Backward(StemBack):
             ],
             self._work(4 + REMAINDER * fine, 4 * model.taps),
             covers=("bwd_dw_x", "bwd_dw_k", "bwd_sin_dm"),
-        )
-
-    def _gather_shares(self, tap_share: PortRef, head_share: PortRef) -> PortRef:
-        """The shares that need not wait for the stem's, beside it."""
-        model = self.model
-        counts = model.nf * (model.taps + 1), (model.nf + 1) * 3
-        shares = self._add(
-            "gather_shares",
-            Kernel(
-                "fused/gather_shares.slang",
-                {"slices": {name: self.shares[name] for name in ("TAPS", "HEAD")}},
-                groups=(sum(ceil_div(count, GATHERED_TOGETHER) for count in counts), 1, 1),
-            ),
-            "backward",
-            [
-                link(0, "taps", READ, tap_share),
-                link(1, "head", READ, head_share),
-                size(2, "sums", WRITE, sum(counts)),
-            ],
-            self.cost.reduce(self.shares["TAPS"] * (model.layers - 1), counts[0]),
-            covers=("bwd_kern",),
-        )
-        return shares[2]
-
-    def _gather(self, sums: PortRef, stem_share: PortRef) -> None:
-        model = self.model
-        counts = {"STEM": self.shares["STEM"], "REPORTS": model.layers * model.mix_size // GATHERED}
-        gather = self._add(
-            "gather",
-            Kernel("fused/gather.slang", {"slices": counts}, groups=(model.nf, 1, 1)),
-            "backward",
-            [
-                link(0, "state", READ, self.state),
-                link(1, "weights", READ, self.weights),
-                link(2, "kernel", READ, self.kernel),
-                link(3, "hidden", READ, self.hidden),
-                link(4, "sums", READ, sums),
-                link(5, "stem", READ, stem_share),
-                link(6, "gradient", WRITE, self.gradient),
-                size(7, "tap_gradient", WRITE, model.nf * model.taps),
-                link(8, "broken", WRITE, self.broken),
-            ],
-            self.cost.reduce(self.shares["STEM"], 6 * model.nf),
-            covers=("bwd_kern",),
-        )
-        self._add_reader(
-            "kern_back",
-            Kernel("fused/kern_back.slang", groups=(model.kn, 1, 1)),
-            "backward",
-            [
-                link(1, "tap_gradient", READ, gather[7]),
-                link(2, "hidden", READ, self.hidden),
-                link(3, "gradient", WRITE, self.gradient),
-            ],
-            self.cost.kern(),
-            covers=("bwd_kern",),
         )

@@ -64,6 +64,7 @@ class FusedBase(Base):
     waves: PortRef
     hidden: PortRef
     heads: PortRef
+    turns: PortRef
     remainders: dict[int, PortRef]
     basis: PortRef
     coefficients: PortRef
@@ -79,6 +80,7 @@ class FusedBase(Base):
     momentum: PortRef
     squares: PortRef
     broken: PortRef
+    broken_stem: PortRef
     direction: PortRef
 
     def prepare(self) -> None:

@@ -62,14 +62,15 @@ class Forward(FusedBase):
             size(4, "waves", WRITE, WAVE_NUMBERS * model.nf),
             size(5, "hidden", WRITE, 2 * model.kn * model.taps),
             size(6, "heads", WRITE, heads, dtype=STORE),
+            size(7, "turns", WRITE, 2 * taps),
         ]
         if self.tiled:
             ports += [
-                size(7, "basis", WRITE, tiles.TERMS * tiles.PIXELS, dtype=STORE),
-                size(8, "coefficients", WRITE, 3 * tiles.TERMS * model.nf),
-                size(9, "tile_mix", WRITE, tile_mix, dtype=STORE),
-                size(10, "sharp_features", WRITE, model.nf, dtype="u32"),
-                size(11, "tile_waves", WRITE, tile_waves, dtype=STORE),
+                size(8, "basis", WRITE, tiles.TERMS * tiles.PIXELS, dtype=STORE),
+                size(9, "coefficients", WRITE, 3 * tiles.TERMS * model.nf),
+                size(10, "tile_mix", WRITE, tile_mix, dtype=STORE),
+                size(11, "sharp_features", WRITE, model.nf, dtype="u32"),
+                size(12, "tile_waves", WRITE, tile_waves, dtype=STORE),
             ]
         units = (mixes + heads + constants) // 8 + tile_waves // 16
         groups = (model.nf + ceil_div(units, OPERANDS), 1, 1)
@@ -85,10 +86,10 @@ class Forward(FusedBase):
         )
         self.weights, self.kernel = operands[0], operands[1]
         self.taps, self.mixes, self.waves, self.hidden = operands[2], operands[3], operands[4], operands[5]
-        self.heads = operands[6]
+        self.heads, self.turns = operands[6], operands[7]
         if self.tiled:
-            self.basis, self.coefficients = operands[7], operands[8]
-            self.tile_mix, self.sharp_features, self.tile_waves = operands[9], operands[10], operands[11]
+            self.basis, self.coefficients = operands[8], operands[9]
+            self.tile_mix, self.sharp_features, self.tile_waves = operands[10], operands[11], operands[12]
 
     @property
     def _padded_tiles(self) -> int:

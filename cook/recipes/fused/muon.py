@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from convtrain.graph.builder import READ, WRITE, Kernel, PortRef, PortSpec, size
-from cook.recipes.fused.base import GATHERED, FusedBase
+from convtrain.graph.builder import READ, READ_WRITE, WRITE, Kernel, PortRef, PortSpec, size
+from cook.recipes.fused.base import GATHERED
+from cook.recipes.fused.shares import Shares
 from cook.recipes.reference.base import Link, link
 from cook.recipes.reference.update import NEWTON_SCHULZ_STEPS
 
 
-class Muon(FusedBase):
+class Muon(Shares):
     """Both need none of what comes after their layer in the backward pass, and run beside it."""
 
     def _gather_mix(self, layer: int, share: PortRef, slices: int, first: int = 0, tiled: int = 0) -> None:
@@ -18,12 +19,13 @@ class Muon(FusedBase):
         mixes, shape = model.layers * model.mix_size, (model.layers, 2 * model.nf, model.nf)
         groups = model.mix_size // GATHERED
         if layer == model.layers - 1:
-            self.reports = model.layers * groups + model.nf
+            self.reports = model.layers * groups + sum(self._shared_groups)
             buffers: tuple[PortSpec | Link, ...] = (
                 size(2, "momentum", READ, mixes, label="muon_b", shape=shape, dump=True),
                 size(3, "gradient", WRITE, model.weights, label="GW"),
                 size(4, "squares", WRITE, model.layers * groups),
                 size(5, "broken", WRITE, self.reports, dtype="u32"),
+                size(6, "y", WRITE, mixes),
             )
         else:
             buffers = (
@@ -31,8 +33,9 @@ class Muon(FusedBase):
                 link(3, "gradient", WRITE, self.gradient),
                 link(4, "squares", WRITE, self.squares),
                 link(5, "broken", WRITE, self.broken),
+                link(6, "y", WRITE, self.direction),
             )
-        gate = [link(6, "sharp", READ, self.sharp)] if tiled else []
+        gate = [link(7, "sharp", READ, self.sharp)] if tiled else []
         gather = self._add(
             "gather_mix",
             Kernel(
@@ -48,12 +51,13 @@ class Muon(FusedBase):
         )
         if layer == model.layers - 1:
             self.momentum, self.gradient, self.squares, self.broken = gather[2], gather[3], gather[4], gather[5]
+            self.direction = gather[6]
 
     def _muon_direction(self) -> None:
         """Newton–Schulz of every layer; it needs no more than the layers' gradients, so that other passes hide it."""
         model = self.model
         mixes = model.layers * model.mix_size
-        muon = self._add(
+        self._add(
             "muon",
             self._on_matrices(
                 "muon",
@@ -62,12 +66,9 @@ class Muon(FusedBase):
             ),
             "update",
             [
-                link(0, "gradient", READ, self.gradient),
-                link(1, "momentum", READ, self.momentum),
-                link(2, "squares", READ, self.squares),
-                size(3, "y", WRITE, mixes),
+                link(0, "y", READ_WRITE, self.direction),
+                link(1, "squares", READ, self.squares),
             ],
             self.cost.matrix(mixes, NEWTON_SCHULZ_STEPS * 5 * model.nf // 2),
             covers=("muon_prep", "muon_gram", "muon_poly", "muon_upd"),
         )
-        self.direction = muon[3]

@@ -26,21 +26,24 @@ from cook.recipes.reference.base import Link, ceil_div, link
 class StemBack(Muon):
     """dM of layer 0, the direction of Muon's step, and layer 0's shares of stem, taps and bias."""
 
-    def _stem_back(self) -> PortRef:
-        """Gives those shares. Whatever writes the same buffer as a kernel by tiles comes early, so that nothing waits
-        for it: while Muon's few workgroups run, only the shares are left to be computed."""
+    def _stem_back(self, tap_share: PortRef, head_share: PortRef) -> None:
+        """Whatever writes the same buffer as a kernel by tiles comes early, so that nothing waits for it. Muon's few
+        workgroups run beside those that spread dm, which are put first: what follows waits for them alone."""
         gather = self._stem_gather()
-        if not self.tiled:
+        if self.tiled:
+            spread = self._stem_spread()
+            moments = self._wave_moments()
+            sums = self._gather_shares(tap_share, head_share)
+            self._wave_gather(moments, gather[3])
+            self._gather_mix(0, gather[3], self.shares["STEM_MIX"], tiled=self.shares["TILED_MIX"])
+            self._muon_direction()
+            self._wave_spread(moments, spread)
+        else:
+            sums = self._gather_shares(tap_share, head_share)
             self._gather_mix(0, gather[3], self.shares["STEM_MIX"])
             self._muon_direction()
-            return self._stem_spread()[4]
-        spread = self._stem_spread()
-        moments = self._wave_moments()
-        self._wave_gather(moments, gather[3])
-        self._gather_mix(0, gather[3], self.shares["STEM_MIX"], tiled=self.shares["TILED_MIX"])
-        self._muon_direction()
-        self._wave_spread(moments, spread[4])
-        return spread[4]
+            spread = self._stem_spread()
+        self._gather(sums, spread[4])
 
     def _gate(self, number: int) -> list[Link]:
         """The port by which an exact kernel sees whether it is wanted."""
@@ -75,7 +78,7 @@ class StemBack(Muon):
         """What the gradients of stem, taps and bias get from layer 0."""
         model, region = self.model, self.regions.widest
         self.shares["STEM"] = slices = share_out(region.tiles, STEM_SPREAD_SLICES)
-        return self._add_reader(
+        spread = self._add_reader(
             "stem_spread",
             self._on_matrices(
                 "stem_spread",
@@ -91,11 +94,14 @@ class StemBack(Muon):
                 link(2, "dm", READ, self.dm),
                 link(3, "mixes", READ, self.mixes),
                 size(4, "partial", WRITE, slices * model.nf * 6),
-                *self._gate(5),
+                size(5, "broken", WRITE, slices, dtype="u32"),
+                *self._gate(6),
             ],
             self._work(1, 4 * model.nf + 60),
             covers=("gemm_mixx", "unpack_dm", "bwd_dw_x", "bwd_dw_k", "bwd_kern", "bwd_stem"),
         )
+        self.broken_stem = spread[5]
+        return spread
 
     def _tile_slices(self, slices: int) -> Values:
         """The tiles of layer 0, dealt to ``slices``."""
@@ -153,7 +159,7 @@ class StemBack(Muon):
             covers=("gemm_mixw",),
         )
 
-    def _wave_spread(self, moments: PassSpec, partial: PortRef) -> None:
+    def _wave_spread(self, moments: PassSpec, spread: PassSpec) -> None:
         """What the gradients of stem, taps and bias get from layer 0."""
         model, count, slices = self.model, tiles.count(self.regions.widest), self.shares["STEM"]
         self._add_reader(
@@ -172,7 +178,8 @@ class StemBack(Muon):
                 link(3, "coefficients", READ, self.coefficients),
                 link(4, "moments", READ, moments[4]),
                 link(5, "mixes", READ, self.mixes),
-                link(6, "partial", WRITE, partial),
+                link(6, "partial", WRITE, spread[4]),
+                link(7, "broken", WRITE, spread[5]),
             ],
             {"nbytes": 2 * count * model.nf * tiles.TERMS, "flops": 4 * count * tiles.TERMS * model.nf**2},
             covers=("gemm_mixx", "unpack_dm", "bwd_dw_x", "bwd_dw_k", "bwd_kern", "bwd_stem"),

@@ -22,7 +22,12 @@ class Update(FusedBase):
                 "fused/schedule.slang",
                 {
                     "cfg": {**schedule_rules(model), **self.loss_weights},
-                    "dims": {"TERM_GROUPS": terms, "SSIM_GROUPS": similarities, "REPORTS": self.reports},
+                    "dims": {
+                        "TERM_GROUPS": terms,
+                        "SSIM_GROUPS": similarities,
+                        "REPORTS": self.reports,
+                        "STEM": self.shares["STEM"],
+                    },
                 },
                 groups=(1, 1, 1),
             ),
@@ -33,6 +38,7 @@ class Update(FusedBase):
                 link(2, "broken", READ, self.broken),
                 link(3, "state", READ_WRITE, self.state),
                 size(4, "loss", WRITE, len(LOSS_FIELDS), label="loss", host=True),
+                link(5, "broken_stem", READ, self.broken_stem),
             ],
             {"nbytes": 16 * terms + 4 * similarities + 4 * self.reports, "flops": 4 * terms + similarities},
             covers=("ssim_add",),
