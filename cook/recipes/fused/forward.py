@@ -48,7 +48,6 @@ class Forward(FusedBase):
         model = self.model
         toeplitz, mixes = 256 * model.ks * model.nf, 2 * model.layers * model.mix_size
         taps, heads = model.nf * model.taps, 32 * model.nf
-        constants = tiles.TERMS * (tiles.PIXELS + tiles.CONSTANTS * model.nf) if self.tiled else 0
         tile_mix = (2 * model.nf + tiles.CONSTANTS) * model.nf * tiles.TERMS if self.tiled else 0
         region, steps = self.regions.widest, model.nf // WAVE_FEATURES + 1
         corner = {"X": 16 * region.pair0 - self.regions.origin_x, "Y": 4 * region.band0 - self.regions.origin_y}
@@ -72,8 +71,10 @@ class Forward(FusedBase):
                 size(11, "sharp_features", WRITE, model.nf, dtype="u32"),
                 size(12, "tile_waves", WRITE, tile_waves, dtype=STORE),
             ]
-        units = (mixes + heads + constants) // 8 + tile_waves // 16
-        groups = (model.nf + ceil_div(units, OPERANDS), 1, 1)
+        units = [mixes // 8, heads // 8]  # workgroups are of one kind each
+        if self.tiled:
+            units += [tiles.TERMS * tiles.PIXELS // 8, OPERANDS, tile_waves // 16]
+        groups = (model.nf + sum(ceil_div(count, OPERANDS) for count in units), 1, 1)
         operands = self._add(
             "operands",
             self._on_halves("operands", groups, tiled=self.tiled, tiles=place),
