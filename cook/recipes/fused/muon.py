@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from convtrain.graph.builder import READ, READ_WRITE, WRITE, Kernel, PortRef, PortSpec, size
+from convtrain.graph.builder import READ, WRITE, Kernel, PortRef, PortSpec, size
+from convtrain.graph.types import STORE
 from cook.recipes.fused.base import GATHERED
 from cook.recipes.fused.shares import Shares
 from cook.recipes.reference.base import Link, link
@@ -25,7 +26,7 @@ class Muon(Shares):
                 size(3, "gradient", WRITE, model.weights, label="GW"),
                 size(4, "squares", WRITE, model.layers * groups),
                 size(5, "broken", WRITE, self.reports, dtype="u32"),
-                size(6, "y", WRITE, mixes),
+                size(6, "after", WRITE, mixes),
             )
         else:
             buffers = (
@@ -33,7 +34,7 @@ class Muon(Shares):
                 link(3, "gradient", WRITE, self.gradient),
                 link(4, "squares", WRITE, self.squares),
                 link(5, "broken", WRITE, self.broken),
-                link(6, "y", WRITE, self.direction),
+                link(6, "after", WRITE, self.next_momentum),
             )
         gate = [link(7, "sharp", READ, self.sharp)] if tiled else []
         gather = self._add(
@@ -51,13 +52,13 @@ class Muon(Shares):
         )
         if layer == model.layers - 1:
             self.momentum, self.gradient, self.squares, self.broken = gather[2], gather[3], gather[4], gather[5]
-            self.direction = gather[6]
+            self.next_momentum = gather[6]
 
     def _muon_direction(self) -> None:
         """Newton–Schulz of every layer; it needs no more than the layers' gradients, so that other passes hide it."""
         model = self.model
         mixes = model.layers * model.mix_size
-        self._add(
+        muon = self._add(
             "muon",
             self._on_matrices(
                 "muon",
@@ -66,9 +67,11 @@ class Muon(Shares):
             ),
             "update",
             [
-                link(0, "y", READ_WRITE, self.direction),
+                link(0, "next_momentum", READ, self.next_momentum),
                 link(1, "squares", READ, self.squares),
+                size(2, "direction", WRITE, mixes, dtype=STORE),
             ],
             self.cost.matrix(mixes, NEWTON_SCHULZ_STEPS * 5 * model.nf // 2),
             covers=("muon_prep", "muon_gram", "muon_poly", "muon_upd"),
         )
+        self.direction = muon[2]

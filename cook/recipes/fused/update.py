@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from convtrain.graph.builder import READ, READ_WRITE, WRITE, Kernel, PassSpec, share, size
 from cook.recipes.fused.base import FusedBase
-from cook.recipes.reference.base import link
+from cook.recipes.reference.base import ceil_div, link
 from cook.recipes.reference.loss import LOSS_FIELDS
 from cook.recipes.reference.update import ring_port
 from cook.recipes.schedule import schedule_rules
+
+STEPPED = 128  # weights that a workgroup of step updates
 
 
 class Update(FusedBase):
@@ -53,7 +55,7 @@ class Update(FusedBase):
         model = self.model
         return self._add(
             "step",
-            Kernel("fused/step.slang", {"cfg": {"SCALE": model.muon_scale}}, threads=(model.weights, 1, 1)),
+            self._on_halves("step", (ceil_div(model.weights, STEPPED), 1, 1), cfg={"SCALE": model.muon_scale}),
             "update",
             [
                 share(0, "weights", READ_WRITE),
@@ -63,7 +65,7 @@ class Update(FusedBase):
                 size(4, "adam_v", READ_WRITE, model.weights, label="adam_v", dump=True),
                 link(5, "state", READ, self.state),
                 link(6, "momentum", READ_WRITE, self.momentum),
-                link(7, "y", READ, self.direction),
+                link(7, "direction", READ, self.direction),
             ],
             self.cost.adam(model.weights),
             covers=("upd", "muon_prep", "muon_apply", "wavg_acc"),
