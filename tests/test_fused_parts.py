@@ -143,7 +143,7 @@ def test_layer_0_back_to_gradients(
     of_mix: float,
     of_others: float,
 ) -> None:
-    """Random dm of layer 0, shares of the taps above and of the head: gather and kern_back add up all. What multiplies
+    """Random dm of layer 0, shares of the taps above and of the head: gather and step add up all. What multiplies
     matrices has a stand-in here; the plane waves, the sums of an octet and the terms are those of the plan."""
     config = Config.of(MODEL.config())
     rng = np.random.default_rng(2)
@@ -184,7 +184,11 @@ def test_layer_0_back_to_gradients(
     head_share = rng.normal(size=parts.read("gather_shares", 1).size)
     parts.write("gather_shares", 0, tap_share.astype(np.float32))
     parts.write("gather_shares", 1, head_share.astype(np.float32))
-    parts.run("gather_shares", "gather")
+    words = np.zeros(12, np.uint32)
+    for words[3] in (1, 0):  # no update of the weights in the step that adds up the k-net's shares
+        parts.engine.write("state", words.tobytes())
+        if words[3]:
+            parts.run("gather_shares", "gather", "step")
     above = tap_share.reshape(-1, MODEL.nf, MODEL.taps + 1).sum(axis=0)
     tap_gradient = above[:, :-1].reshape(taps.shape)
     tap_gradient = (tap_gradient + by_a[:, None, None] * np.cos(step) + by_b[:, None, None] * np.sin(step)) / SCALE
@@ -313,6 +317,9 @@ def test_a_step(parts: ScalarParts, weights: dict[str, np.ndarray]) -> None:
     mixes = MODEL.layers * MODEL.mix_size
     count = weights["flat"].size
     g, m, v, y = (rng.normal(size=n) for n in (count, count, count, mixes))
+    shares = rng.normal(size=(3 * MODEL.kn, MODEL.nf))
+    units = next(slot.offset for slot in MODEL.slots() if slot.name == "kern.w1")
+    g[units : units + 3 * MODEL.kn] = shares.sum(axis=1)
     v, b, y = v**2, rng.normal(size=mixes), numbers(halves(y))
     for skipped in (1, 0):
         words[3] = skipped
@@ -320,6 +327,7 @@ def test_a_step(parts: ScalarParts, weights: dict[str, np.ndarray]) -> None:
         for port, values in ((2, g), (3, m), (4, v), (6, b)):
             parts.write("step", port, values.astype(np.float32))
         parts.write("step", 7, halves(y))
+        parts.write("step", 8, shares.astype(np.float32))
         parts.engine.write("state", words.tobytes())
         parts.run("step")
         after = parts.read("step", 0).astype(np.float64)
@@ -327,6 +335,7 @@ def test_a_step(parts: ScalarParts, weights: dict[str, np.ndarray]) -> None:
         if skipped:
             np.testing.assert_array_equal(after, weights["flat"])
             np.testing.assert_array_equal(parts.read("step", 6), b.astype(np.float32))
+    np.testing.assert_allclose(parts.read("step", 2), g, rtol=1e-4, atol=1e-4)
     inside = slice(first, first + mixes)
     root = np.sqrt((0.999 * v + 1e-3 * g**2) / 1.9e-3)
     expected = weights["flat"] - 1e-3 / 0.19 * (0.9 * m + 0.1 * g) / (root + 1e-8)

@@ -81,6 +81,7 @@ class FusedBase(Base):
     squares: PortRef
     broken: PortRef
     broken_stem: PortRef
+    unit_shares: PortRef
     next_momentum: PortRef
     direction: PortRef
 

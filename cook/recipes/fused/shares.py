@@ -50,9 +50,9 @@ class Shares(FusedBase):
 
     def _gather(self, sums: PortRef, stem_share: PortRef) -> None:
         model, slices = self.model, self.shares["STEM"]
-        self._add_reader(
+        gather = self._add_reader(
             "gather",
-            Kernel("fused/gather.slang", {"slices": {"STEM": slices}}, groups=(model.kn + model.nf, 1, 1)),
+            Kernel("fused/gather.slang", {"slices": {"STEM": slices}}, groups=(model.nf, 1, 1)),
             "backward",
             [
                 link(1, "turns", READ, self.turns),
@@ -61,7 +61,9 @@ class Shares(FusedBase):
                 link(4, "sums", READ, sums),
                 link(5, "stem", READ, stem_share),
                 link(6, "gradient", WRITE, self.gradient),
+                size(7, "unit_shares", WRITE, 3 * model.kn * model.nf),
             ],
             self.cost.reduce(slices, 6 * model.nf),
             covers=("bwd_kern",),
         )
+        self.unit_shares = gather[7]
