@@ -10,6 +10,7 @@ import pytest
 
 from convtrain.errors import InputError
 from convtrain.files.inference import inference_plan
+from convtrain.gpu.barriers import accesses, derive
 from convtrain.gpu.live.engine import Engine
 from convtrain.gpu.plan import choose_plan, plan_execution
 from convtrain.gpu.snapshot import DeviceSnapshot
@@ -94,6 +95,28 @@ def test_gentle_waves_have_kernels_of_their_own(monkeypatch: pytest.MonkeyPatch,
             "operands",
             "stem_mix",
         }
+
+
+@pytest.mark.parametrize("smallest", [1000, 1])
+def test_what_runs_side_by_side(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, smallest: int) -> None:
+    """Passes without a barrier between them, after the last layer that has its own."""
+    monkeypatch.setattr(tiles, "SMALLEST_SIDE", smallest)
+    passes = [item for item in packed(Fused(MODEL).build(), MODEL, tmp_path).plans["fused-f16"].passes if not item.skip]
+    levels: list[set[str]] = []
+    for item, hazards in zip(passes, derive(accesses(item) for item in passes), strict=True):
+        if hazards or not levels:
+            levels.append(set())
+        levels[-1].add(item.name)
+    last = max(n for n, level in enumerate(levels) if "conv_back" in level)
+    exact = [{"stem_gather", "gather_shares"}, {"gather_mix"}, {"muon", "stem_spread"}]
+    tiled = [
+        {"stem_gather", "stem_spread", "wave_moments", "gather_shares"},
+        {"wave_gather"},
+        {"gather_mix"},
+        {"muon", "wave_spread"},
+    ]
+    assert levels[last] == {"gather_mix", "conv_back"}
+    assert levels[last + 1 :] == [*(exact if smallest > 1 else tiled), {"gather", "schedule"}, {"step"}]
 
 
 def test_training_state_is_that_of_the_reference() -> None:
