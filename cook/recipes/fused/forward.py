@@ -135,7 +135,7 @@ class Forward(FusedBase):
     def _wave_tiles(self) -> PortRef:
         """Layer 0's m by tiles: what every polynomial has of it. Tells all that follow whether a wave is too sharp."""
         model, count = self.model, self._padded_tiles
-        elements = 2 * tiles.TERMS * model.nf * count
+        elements = (tiles.TERMS + tiles.MAIN_TERMS) * model.nf * count
         waves = self._add(
             "wave_tiles",
             self._on_matrices(
@@ -181,7 +181,7 @@ class Forward(FusedBase):
                 link(3, "next", WRITE, stem[3]),
                 *([link(4, "next_remainder", WRITE, stem[4])] if fine else []),
             ],
-            self._work(1 + REMAINDER * fine, 4 * tiles.TERMS),
+            self._work(1 + REMAINDER * fine, 2 * (tiles.TERMS + tiles.MAIN_TERMS)),
             infer=True,
             covers=("mix_unpack",),
         )

@@ -11,6 +11,7 @@ SIDE = 16  # of a tile, in pixels
 BANDS = 4  # of a tile
 PIXELS = SIDE * SIDE
 TERMS = 32
+MAIN_TERMS = 16  # of them, with coefficients in two halves
 CONSTANTS = 16  # rows of tile_mix beyond those of the features
 LIMIT = 0.14  # radians from pixel to pixel, along x and along y: 1.19 in stem.w where the longer side is 512
 SMALLEST_SIDE = 448  # of an image, in pixels: initial weights lie below 1, and leave some room to learn
