@@ -6,12 +6,12 @@ from convtrain.graph.builder import READ, WRITE, Kernel, PassSpec, PortRef, size
 from convtrain.graph.types import STORE
 from cook.recipes.fused.base import (
     COLUMN,
+    FIXED,
     GATHER,
     GATHER_SLICES,
     GATHERED,
     MIX_BACK_WARPS,
     NARROW_MATRIX,
-    REMAINDER,
     SPREAD,
     SPREAD_SLICES,
     STATE_WORDS,
@@ -76,6 +76,7 @@ class Backward(StemBack):
             self._on_matrices(
                 "mix_back",
                 (2 * slices + spreads, 1, 1),
+                fixed=layer == FIXED,
                 geometry=self.regions.geometry,
                 region={**place, **region.box, "LAYER": layer},
                 gather={**GATHER, "TILES": region.tiles * halves, "SLICES": slices},
@@ -97,7 +98,7 @@ class Backward(StemBack):
         )
 
     def _conv_back(self, layer: int, mix: PassSpec) -> PassSpec:
-        model, region, fine = self.model, self.regions.features(layer), layer in self.remainders
+        model, region = self.model, self.regions.features(layer)
         source = self.regions.features(layer + 1)
         columns = ceil_div(self.regions.widest.odd_strips, COLUMN)
         self.shares["TAPS"] = slices = columns * CONV_SEGMENTS
@@ -107,7 +108,7 @@ class Backward(StemBack):
                 "conv_back",
                 (model.nf // CONV_SHAPE["WARPS"], CONV_SEGMENTS, columns),
                 NARROW_MATRIX,
-                fine=fine,
+                fixed=layer == FIXED,
                 geometry=self.regions.geometry,
                 window={"RADIUS": model.radius, **CONV_SHAPE},
                 region={
@@ -131,9 +132,8 @@ class Backward(StemBack):
                 link(3, "taps", READ, self.taps),
                 link(4, "dm", WRITE, self.dm),
                 Scratch(5, "partial", WRITE, (model.layers - 1) * slices * model.nf * (model.taps + 1)),
-                *([link(6, "remainder", READ, self.remainders[layer])] if fine else []),
             ],
-            self._work(4 + REMAINDER * fine, 4 * model.taps),
+            self._work(4, 4 * model.taps),
             covers=("bwd_dw_x", "bwd_dw_k", "bwd_sin_dm"),
         )
 
