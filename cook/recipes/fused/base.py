@@ -98,8 +98,8 @@ class FusedBase(Base):
         spare: bool = False,
         **values: Constants,
     ) -> Kernel:
-        """A kernel on matrix units; ``slang/fused/<name>_matrix``. ``fixed``: reads h in fixed point; ``head``: with the
-        image; ``spare``: works only where layer 0 by tiles does not."""
+        """A kernel on matrix units; ``slang/fused/<name>_matrix``. ``fixed``: reads h in fixed point; ``head``: with
+        the image; ``spare``: works only where layer 0 by tiles does not."""
         source = f"fused/{name}_matrix.slang"
         wanted = {"FIXED": fixed, "HEAD": head, "SPARE": spare}
         defines = tuple(define for define in wanted if wanted[define])
