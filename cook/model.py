@@ -88,7 +88,6 @@ class ModelConfig:
     improvement: float = 0.995
     ema_decay: float = 0.9
     average_window: int = 10
-    fine: int = 0  # 1: plan fused-f16 keeps 4 more bits of h where rounding it costs most
 
     seed: int = 0
     den: float = 1.0
@@ -98,7 +97,6 @@ class ModelConfig:
             self._require(name, getattr(self, name) >= 1, "at least 1")
         for name in ("halo", "patience", "seed"):
             self._require(name, getattr(self, name) >= 0, "at least 0")
-        self._require("fine", self.fine in (0, 1), "0 or 1")
         for name, maximum in MAXIMA.items():
             self._require(name, getattr(self, name) <= maximum, f"at most {maximum}")
         self._require("nf", self.nf % 8 == 0, "a multiple of 8")

@@ -58,43 +58,35 @@ def test_models_that_the_kernels_do_not_suit_do_without_it(other: dict[str, int]
     assert [graph.name for graph in build(MODEL)] == ["reference", "fused", "fused-f16"]
 
 
-def test_a_fine_model_keeps_the_remainders_of_a_map(tmp_path: Path) -> None:
-    fine = replace(MODEL, fine=1)
-    made = packed(Fused(fine).build(), fine, tmp_path).plans["fused-f16"]
-    extra = {
-        (item.index, port.name)
-        for item, plain in zip(made.passes, Fused(MODEL).build().passes, strict=True)
-        for port in item.ports
-        if port.name not in {other.name for other in plain.ports}
-    }
-    names = [item.name for item in made.passes]
-    forward, backward = names.index("conv"), names.index("conv_back")
-    assert extra == {
-        (names.index("stem_mix"), "next_remainder"),
-        (forward, "remainder"),
-        (backward, "remainder"),
-    }
-    with pytest.raises(InputError, match="fine must be 0 or 1"):
-        replace(MODEL, fine=2)
+def test_whoever_reads_layer_0_knows_that_it_is_in_fixed_point(tmp_path: Path) -> None:
+    model = replace(MODEL, layers=3, halo=9)
+    graph = Fused(model).build()
+    told = {item.index for item in graph.passes if "FIXED" in item.kernels[0].defines}
+    passes = packed(graph, model, tmp_path).plans["fused-f16"].passes
+    (features,) = (
+        port.buffer for item in passes for port in item.ports if (item.name, port.name) == ("stem_mix", "next")
+    )
+    readers = [item for item in passes if any(port.buffer == features and port.access.reads for port in item.ports)]
+    assert {item.index for item in readers} == told
+    assert [item.name for item in readers] == ["conv", "mix", "mix_back", "conv_back"]
 
 
 def test_gentle_waves_have_kernels_of_their_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Beside the exact ones, which write the same buffers; and a model package draws with both."""
     plain = packed(Fused(MODEL).build(), MODEL, tmp_path).plans["fused-f16"]
     monkeypatch.setattr(tiles, "SMALLEST_SIDE", 30)
-    for model in (MODEL, replace(MODEL, fine=1)):
-        made = packed(Fused(model).build(), model, tmp_path).plans["fused-f16"]
-        more = {item.name for item in made.passes} - {item.name for item in plain.passes}
-        assert more == {"wave_tiles", "wave_mix", "wave_moments", "wave_gather", "wave_spread"}
-        exact, tiled = (next(item for item in made.passes if item.name == name) for name in ("stem_mix", "wave_mix"))
-        written = [{port.name: port.buffer for port in item.ports if port.access.writes} for item in (exact, tiled)]
-        assert written[0] == written[1]
-        drawn = inference_plan(made, "0" * 64)
-        assert [item.name for item in drawn.passes][:5] == ["operands", "wave_tiles", "stem_mix", "wave_mix", "conv"]
-        assert {drawn.passes[control.index].name for control in drawn.roles.controls["offset_x"]} == {
-            "operands",
-            "stem_mix",
-        }
+    made = packed(Fused(MODEL).build(), MODEL, tmp_path).plans["fused-f16"]
+    more = {item.name for item in made.passes} - {item.name for item in plain.passes}
+    assert more == {"wave_tiles", "wave_mix", "wave_moments", "wave_gather", "wave_spread"}
+    exact, tiled = (next(item for item in made.passes if item.name == name) for name in ("stem_mix", "wave_mix"))
+    written = [{port.name: port.buffer for port in item.ports if port.access.writes} for item in (exact, tiled)]
+    assert written[0] == written[1]
+    drawn = inference_plan(made, "0" * 64)
+    assert [item.name for item in drawn.passes][:5] == ["operands", "wave_tiles", "stem_mix", "wave_mix", "conv"]
+    assert {drawn.passes[control.index].name for control in drawn.roles.controls["offset_x"]} == {
+        "operands",
+        "stem_mix",
+    }
 
 
 @pytest.mark.parametrize("smallest", [1000, 1])

@@ -20,7 +20,7 @@ from scalar_parts import ScalarParts, wave_numbers
 
 __all__ = ["device"]
 
-MODEL = ModelConfig(height=21, width=30, layers=2, halo=6, kn=20, den=0.1, fine=1)
+MODEL = ModelConfig(height=21, width=30, layers=2, halo=6, kn=20, den=0.1)
 SCALE = 3 * MODEL.height * MODEL.width  # of gradients in fp16
 
 

@@ -14,11 +14,11 @@ from cook.recipes.fused import tiles
 from live_device import device
 from oracle.layout import Config, random_weights, unpack
 from oracle.model import coordinates, kernel
-from scalar_parts import ScalarParts, tiled_parts, unpack_map
+from scalar_parts import ScalarParts, tiled_parts
 
 __all__ = ["device"]
 
-MODEL = ModelConfig(height=21, width=30, layers=2, halo=6, kn=20, den=0.1, fine=1)
+MODEL = ModelConfig(height=21, width=30, layers=2, halo=6, kn=20, den=0.1)
 STEP = 60 / 30  # radians from pixel to pixel that a weight of 1 of the stem gives
 PASSES = ("operands", "wave_tiles", "stem_mix", "wave_mix")
 
@@ -52,14 +52,10 @@ def layer_0(flat: np.ndarray, offset: tuple[float, float]) -> np.ndarray:
 
 
 def found(parts: ScalarParts) -> tuple[np.ndarray, np.ndarray]:
-    """sin(m) with its remainder and the sign of cos(m), where layer 1 needs them."""
+    """sin(m) and the sign of cos(m), where layer 1 needs them."""
     bits, region = parts.read_map("stem_mix", 3), parts.regions.widest
-    words = parts.read("stem_mix", 4, np.uint32)
-    pixels = np.arange(8)
-    numbers = words[:, None] >> (pixels // 2 * 4 + pixels % 2 * 16).astype(np.uint32) & 15
-    rest = (unpack_map(numbers.astype(np.uint16), parts.regions, MODEL.nf) - 7.5) * 1.0625 * 2**-15
-    box = (slice(None), slice(region.y0, region.y1), slice(region.x0, region.x1))
-    return ((bits & 0xBFFF).view(np.float16) + rest)[box], np.where(bits & 0x4000, -1, 1)[box]
+    bits = bits[:, region.y0 : region.y1, region.x0 : region.x1]
+    return (bits & 0x7FFF) / 2.0**13 - 2, np.where(bits & 0x8000, -1, 1)
 
 
 def clear(parts: ScalarParts) -> None:

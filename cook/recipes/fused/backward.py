@@ -6,11 +6,11 @@ from convtrain.graph.builder import READ, WRITE, PassSpec, PortRef, size
 from convtrain.graph.types import STORE
 from cook.recipes.fused.base import (
     COLUMN,
+    FIXED,
     GATHER,
     GATHER_SLICES,
     MIX_BACK_WARPS,
     NARROW_MATRIX,
-    REMAINDER,
     SPREAD,
     SPREAD_SLICES,
     STATE_WORDS,
@@ -73,6 +73,7 @@ class Backward(StemBack):
             self._on_matrices(
                 "mix_back",
                 (2 * slices + spreads, 1, 1),
+                fixed=layer == FIXED,
                 geometry=self.regions.geometry,
                 region={**place, **region.box, "LAYER": layer},
                 gather={**GATHER, "TILES": region.tiles * halves, "SLICES": slices},
@@ -94,7 +95,7 @@ class Backward(StemBack):
         )
 
     def _conv_back(self, layer: int, mix: PassSpec) -> PassSpec:
-        model, region, fine = self.model, self.regions.features(layer), layer in self.remainders
+        model, region = self.model, self.regions.features(layer)
         source = self.regions.features(layer + 1)
         columns = ceil_div(self.regions.widest.odd_strips, COLUMN)
         self.shares["TAPS"] = slices = columns * CONV_SEGMENTS
@@ -104,7 +105,7 @@ class Backward(StemBack):
                 "conv_back",
                 (model.nf // CONV_SHAPE["WARPS"], CONV_SEGMENTS, columns),
                 NARROW_MATRIX,
-                fine=fine,
+                fixed=layer == FIXED,
                 geometry=self.regions.geometry,
                 window={"RADIUS": model.radius, **CONV_SHAPE},
                 region={
@@ -128,8 +129,7 @@ class Backward(StemBack):
                 link(3, "taps", READ, self.taps),
                 link(4, "dm", WRITE, self.dm),
                 Scratch(5, "partial", WRITE, (model.layers - 1) * slices * model.nf * (model.taps + 1)),
-                *([link(6, "remainder", READ, self.remainders[layer])] if fine else []),
             ],
-            self._work(4 + REMAINDER * fine, 4 * model.taps),
+            self._work(4, 4 * model.taps),
             covers=("bwd_dw_x", "bwd_dw_k", "bwd_sin_dm"),
         )

@@ -12,8 +12,8 @@ from cook.recipes.fused import tiles
 from cook.recipes.fused.regions import Region, Regions, Values
 from cook.recipes.reference.base import Base, ceil_div
 
+FIXED = 1  # the layer that reads h in fixed point: slang/fused/fixed.slang
 COLUMN = 14  # strips of a column of the depthwise kernels: 16 with its neighbours
-REMAINDER = 0.25  # of a map, what is kept of its remainders: 4 bits for 16
 STATE_WORDS = 12  # slang/fused/state.slang; as many as the state block of the reference
 GATHERED = 256  # numbers of a layer's gradient that a workgroup of gather_mix adds up
 MIX_SHAPE = {"WARPS": 4, "DOWN": 4, "TOGETHER": 2}  # see slang/fused/mix_matrix.slang
@@ -54,10 +54,9 @@ def share_out(tiles: int, most: int) -> int:
 
 
 class FusedBase(Base):
-    """``features`` and ``convolved`` are the maps h and d by layer, but for those of layer 0, which are not stored;
-    ``remainders`` what halves leave out of h in layer 1 of a ``fine`` model. ``tiled``: layer 0 has kernels by tiles
-    beside the exact ones. ``shares`` counts the slices by kind,
-    ``reports`` the workgroups that report broken gradients."""
+    """``features`` and ``convolved`` are the maps h and d by layer, but for those of layer 0, which are not stored.
+    ``tiled``: layer 0 has kernels by tiles beside the exact ones. ``shares`` counts the slices by kind, ``reports`` the
+    workgroups that report broken gradients."""
 
     taps: PortRef
     mixes: PortRef
@@ -65,7 +64,6 @@ class FusedBase(Base):
     hidden: PortRef
     heads: PortRef
     turns: PortRef
-    remainders: dict[int, PortRef]
     basis: PortRef
     coefficients: PortRef
     tile_mix: PortRef
@@ -90,7 +88,6 @@ class FusedBase(Base):
         self.tiled = tiles.fit(self.model)
         self.features: dict[int, PortRef] = {}
         self.convolved: dict[int, PortRef] = {}
-        self.remainders = {}
         self.shares: dict[str, int] = {}
         self.reports = 0
 
@@ -100,15 +97,15 @@ class FusedBase(Base):
         groups: Groups,
         needs: Requirements = MATRIX,
         *,
-        fine: bool = False,
+        fixed: bool = False,
         head: bool = False,
         spare: bool = False,
         **values: Constants,
     ) -> Kernel:
-        """A kernel on matrix units; ``slang/fused/<name>_matrix``. ``fine``: with what halves leave out of h; ``head``:
-        with the image; ``spare``: works only where layer 0 by tiles does not."""
+        """A kernel on matrix units; ``slang/fused/<name>_matrix``. ``fixed``: reads h in fixed point; ``head``: with
+        the image; ``spare``: works only where layer 0 by tiles does not."""
         source = f"fused/{name}_matrix.slang"
-        wanted = {"FINE": fine, "HEAD": head, "SPARE": spare}
+        wanted = {"FIXED": fixed, "HEAD": head, "SPARE": spare}
         defines = tuple(define for define in wanted if wanted[define])
         return Kernel(source, values, groups=groups, name="matrix", requires=needs, storage="f16", defines=defines)
 
@@ -120,10 +117,6 @@ class FusedBase(Base):
     def _map(self, number: int, name: str) -> PortSpec:
         """A port that owns a feature map."""
         return size(number, name, WRITE, self.regions.elements, dtype=STORE)
-
-    def _remainder(self, number: int, name: str) -> PortSpec:
-        """A port that owns what halves leave out of a feature map, 4 bits a number."""
-        return size(number, name, WRITE, self.regions.elements // 8, dtype="u32")
 
     def _columns(self, region: Region, segments: int) -> Values:
         """A region as the depthwise kernels take it: columns of strips, each in ``segments`` of bands. The strip before

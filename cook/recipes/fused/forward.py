@@ -7,10 +7,10 @@ from convtrain.graph.types import STORE
 from cook.recipes.fused import tiles
 from cook.recipes.fused.base import (
     COLUMN,
+    FIXED,
     MIX_SHAPE,
     MIX_SLICES,
     NARROW_MATRIX,
-    REMAINDER,
     STEM_MIX_SHAPE,
     STEM_MIX_SLICES,
     WAVE_MIX,
@@ -101,15 +101,14 @@ class Forward(FusedBase):
     def _stem_mix(self) -> PassSpec:
         """Layer 0's product, of plane waves and their convolution, which it computes by itself. Where there are tiles
         it has work only when a wave is too sharp for them, and otherwise costs nothing beside ``wave_tiles``."""
-        region, fine = self.regions.widest, bool(self.model.fine)
+        region = self.regions.widest
         strips = 2 * region.tiles
         slices = share_out(strips, STEM_MIX_SLICES)
-        stem = self._add_reader(
+        return self._add_reader(
             "stem_mix",
             self._on_matrices(
                 "stem_mix",
                 (slices, 1, 1),
-                fine=fine,
                 spare=self.tiled,
                 geometry=self.regions.geometry,
                 region={**self._blocks(region, slices), **self.regions.origin, "TILES": strips},
@@ -120,17 +119,13 @@ class Forward(FusedBase):
                 link(1, "waves", READ, self.waves),
                 link(2, "mixes", READ, self.mixes),
                 self._map(3, "next"),
-                *([self._remainder(4, "next_remainder")] if fine else []),
-                *([link(5, "sharp_features", READ, self.sharp_features)] if self.tiled else []),
+                *([link(4, "sharp_features", READ, self.sharp_features)] if self.tiled else []),
             ],
-            self._work(1 + REMAINDER * fine, 6 * self.model.nf),
+            self._work(1, 6 * self.model.nf),
             infer=True,
             uniform=UniformSpec(controls=OFFSETS),
             covers=("stem_train", "dw", "gemm_mix", "mix_unpack"),
         )
-        if fine:
-            self.remainders[1] = stem[4]
-        return stem
 
     def _wave_tiles(self) -> PortRef:
         """Layer 0's m by tiles: what every polynomial has of it. Tells all that follow whether a wave is too sharp."""
@@ -161,14 +156,13 @@ class Forward(FusedBase):
 
     def _wave_mix(self, made: PortRef, stem: PassSpec) -> None:
         """What ``stem_mix`` writes, from tiles."""
-        region, fine, count = self.regions.widest, bool(self.model.fine), tiles.count(self.regions.widest)
+        region, count = self.regions.widest, tiles.count(self.regions.widest)
         slices = share_out(count, WAVE_MIX_SLICES)
         self._add(
             "wave_mix",
             self._on_matrices(
                 "wave_mix",
                 (slices * WAVE_MIX["PARTS"], 1, 1),
-                fine=fine,
                 geometry=self.regions.geometry,
                 region={**self._blocks(region, slices), "TILES": count},
                 shape=WAVE_MIX,
@@ -179,25 +173,24 @@ class Forward(FusedBase):
                 link(1, "basis", READ, self.basis),
                 link(2, "tiles", READ, made),
                 link(3, "next", WRITE, stem[3]),
-                *([link(4, "next_remainder", WRITE, stem[4])] if fine else []),
             ],
-            self._work(1 + REMAINDER * fine, 2 * (tiles.TERMS + tiles.MAIN_TERMS)),
+            self._work(1, 2 * (tiles.TERMS + tiles.MAIN_TERMS)),
             infer=True,
             covers=("mix_unpack",),
         )
 
     def _conv(self, layer: int) -> PortRef:
-        """Layer 1's takes the h of a fine model in two halves: here and in layer 0's product rounding costs most."""
-        model, region, fine = self.model, self.regions.features(layer + 1), layer in self.remainders
+        """Layer 1's takes h in two halves: here and in layer 0's product rounding costs most."""
+        model, region, fixed = self.model, self.regions.features(layer + 1), layer == FIXED
         conv = self._add(
             "conv",
             self._on_matrices(
                 "conv",
                 (model.nf // CONV_SHAPE["WARPS"], CONV_SEGMENTS, ceil_div(region.odd_strips, COLUMN)),
                 NARROW_MATRIX,
-                fine=fine,
+                fixed=fixed,
                 geometry=self.regions.geometry,
-                window={"RADIUS": model.radius, **CONV_SHAPE, "BANDS": 2 + fine},  # windows of h, its remainders; d
+                window={"RADIUS": model.radius, **CONV_SHAPE, "BANDS": 2},  # windows of h, and d or a second half of h
                 region=self._columns(region, CONV_SEGMENTS),
             ),
             "forward",
@@ -206,9 +199,8 @@ class Forward(FusedBase):
                 link(1, "taps", READ, self.taps),
                 link(2, "weights", READ, self.weights),
                 self._map(3, "d"),
-                *([link(4, "remainder", READ, self.remainders[layer])] if fine else []),
             ],
-            self._work(2 + REMAINDER * fine, 2 * model.taps * (1 + fine)),
+            self._work(2, 2 * model.taps * (1 + fixed)),
             infer=True,
             covers=("dw",),
         )
@@ -233,6 +225,7 @@ class Forward(FusedBase):
             self._on_matrices(
                 "mix",
                 (slices, 1, 1),
+                fixed=layer == FIXED,
                 head=head,
                 geometry=self.regions.geometry,
                 region={**self._blocks(region, slices), "TILES": halves, "LAYER": layer},

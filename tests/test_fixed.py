@@ -1,4 +1,4 @@
-"""Activations of plan `fused-f16` in 16 bits, and what they leave out in 4 more (`slang/fused/remainder.slang`)."""
+"""Activations of layer 0 of plan `fused-f16` in fixed point (`slang/fused/fixed.slang`)."""
 
 from __future__ import annotations
 
@@ -19,29 +19,33 @@ from live_device import device
 __all__ = ["device"]
 
 COUNT = 4096  # octets
+HALVES = ("upper", "lower", "nearest", "coarse")
 SHADER = """
-#include "fused/remainder.slang"
+#include "fused/fixed.slang"
 [[vk::binding(0, 0)]] StructuredBuffer<float> phase;
 [[vk::binding(1, 0)]] RWStructuredBuffer<Octet> kept;
-[[vk::binding(2, 0)]] RWStructuredBuffer<Octet> rest;
+[[vk::binding(2, 0)]] RWStructuredBuffer<Octet> upper;
+[[vk::binding(3, 0)]] RWStructuredBuffer<Octet> lower;
+[[vk::binding(4, 0)]] RWStructuredBuffer<Octet> nearest;
+[[vk::binding(5, 0)]] RWStructuredBuffer<Octet> coarse;
+[[vk::binding(6, 0)]] RWStructuredBuffer<float2> whole;
 [shader("compute")] [numthreads(64, 1, 1)]
 void main(uint3 id : SV_DispatchThreadID)
 {
-    uint4 numbers;
     Octet out = zero();
     [ForceUnroll] for (int i = 0; i < 4; i++)
-    {
-        uint number;
-        out.word[i] = encode_pair(float2(phase[8 * id.x + 2 * i], phase[8 * id.x + 2 * i + 1]), number);
-        numbers[i] = number;
-    }
+        out.word[i] = encode_fixed(float2(phase[8 * id.x + 2 * i], phase[8 * id.x + 2 * i + 1]));
     kept[id.x] = out;
-    rest[id.x] = remainders(pack_remainders(numbers));
+    upper[id.x] = upper_values(out);
+    lower[id.x] = lower_values(out);
+    nearest[id.x] = rounded_values(out);
+    coarse[id.x] = coarse_values(out);
+    [ForceUnroll] for (int i = 0; i < 4; i++) whole[4 * id.x + i] = exact_pair(out, i);
 }
 """
 
 
-def test_an_activation_and_its_remainder(device: DeviceSnapshot, tmp_path: Path) -> None:
+def test_an_activation_in_fixed_point(device: DeviceSnapshot, tmp_path: Path) -> None:
     if not (device.float16 and device.storage_16bit):
         pytest.skip("no fp16 storage on this device")
     (tmp_path / "activations.slang").write_text(SHADER)
@@ -53,7 +57,8 @@ def test_an_activation_and_its_remainder(device: DeviceSnapshot, tmp_path: Path)
         ports=[
             size(0, "phase", READ, 8 * COUNT, label="phase"),
             size(1, "kept", WRITE, 4 * COUNT, label="kept", dtype="u32"),
-            size(2, "rest", WRITE, 4 * COUNT, label="rest", dtype="u32"),
+            *(size(n, name, WRITE, 4 * COUNT, label=name, dtype="u32") for n, name in enumerate(HALVES, 2)),
+            size(6, "whole", WRITE, 8 * COUNT, label="whole"),
         ],
     )
     graph.set_roles(
@@ -67,10 +72,16 @@ def test_an_activation_and_its_remainder(device: DeviceSnapshot, tmp_path: Path)
     with Engine(plan_execution(device, made.plans["activations"]), made.blobs.__getitem__) as engine:
         engine.write("phase", phase.tobytes())
         engine.run((0,))
-        kept, rest = np.frombuffer(engine.read("kept"), np.uint16), np.frombuffer(engine.read("rest"), np.float16)
+        kept, whole = np.frombuffer(engine.read("kept"), np.uint16), np.frombuffer(engine.read("whole"), np.float32)
+        upper, lower, nearest, coarse = (np.frombuffer(engine.read(name), np.float16) for name in HALVES)
     sine, cosine = np.sin(phase.astype(np.float64)), np.cos(phase.astype(np.float64))
-    half = (kept & 0xBFFF).view(np.float16).astype(np.float64)
-    assert np.abs(half - sine).max() < 2.1 / 2**13
-    assert ((kept & 0x4000 != 0) == (cosine < 0))[np.abs(cosine) > 1e-5].all()
-    # half a step of 1.0625 / 2^15, and the error of a sine in fp32
-    assert np.abs(half + rest.astype(np.float64) - sine).max() < 1.0625 / 2**16 + 6e-6
+    value = (kept & 0x7FFF) / 2.0**13 - 2
+    assert np.abs(value - sine).max() < 1 / 2**14 + 6e-6  # half a step, and the error of a sine in fp32
+    assert ((kept & 0x8000 != 0) == (cosine < 0))[np.abs(cosine) > 1e-5].all()
+    exponents = kept >> 10 & 31  # as halves neither denormal nor NaN
+    assert exponents.min() > 0
+    assert exponents.max() < 31
+    np.testing.assert_array_equal(whole, value)
+    np.testing.assert_array_equal(upper.astype(np.float64) + lower.astype(np.float64), value)
+    np.testing.assert_array_equal(nearest, value.astype(np.float16))
+    np.testing.assert_array_equal(coarse, np.floor(value * 2**8 + 0.5) / 2**8)
