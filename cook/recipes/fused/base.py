@@ -80,7 +80,6 @@ class FusedBase(Base):
     broken: PortRef
     broken_stem: PortRef
     unit_shares: PortRef
-    next_momentum: PortRef
     direction: PortRef
 
     def prepare(self) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from convtrain.graph.builder import READ, WRITE, Kernel, PortRef, PortSpec, size
-from convtrain.graph.types import STORE
+from convtrain.graph.builder import READ, READ_WRITE, WRITE, Kernel, PortRef, PortSpec, size
 from cook.recipes.fused.base import GATHERED
 from cook.recipes.fused.shares import Shares
 from cook.recipes.reference.base import Link, link
@@ -26,7 +25,7 @@ class Muon(Shares):
                 size(3, "gradient", WRITE, model.weights, label="GW"),
                 size(4, "squares", WRITE, model.layers * groups),
                 size(5, "broken", WRITE, self.reports, dtype="u32"),
-                size(6, "after", WRITE, mixes),
+                size(6, "y", WRITE, mixes),
             )
         else:
             buffers = (
@@ -34,7 +33,7 @@ class Muon(Shares):
                 link(3, "gradient", WRITE, self.gradient),
                 link(4, "squares", WRITE, self.squares),
                 link(5, "broken", WRITE, self.broken),
-                link(6, "after", WRITE, self.next_momentum),
+                link(6, "y", WRITE, self.direction),
             )
         gate = [link(7, "sharp", READ, self.sharp)] if tiled else []
         gather = self._add(
@@ -52,13 +51,13 @@ class Muon(Shares):
         )
         if layer == model.layers - 1:
             self.momentum, self.gradient, self.squares, self.broken = gather[2], gather[3], gather[4], gather[5]
-            self.next_momentum = gather[6]
+            self.direction = gather[6]
 
     def _muon_direction(self) -> None:
         """Newton–Schulz of every layer; it needs no more than the layers' gradients, so that other passes hide it."""
         model = self.model
         mixes = model.layers * model.mix_size
-        muon = self._add(
+        self._add(
             "muon",
             self._on_matrices(
                 "muon",
@@ -67,11 +66,9 @@ class Muon(Shares):
             ),
             "update",
             [
-                link(0, "next_momentum", READ, self.next_momentum),
+                link(0, "y", READ_WRITE, self.direction),
                 link(1, "squares", READ, self.squares),
-                size(2, "direction", WRITE, mixes, dtype=STORE),
             ],
             self.cost.matrix(mixes, NEWTON_SCHULZ_STEPS * 5 * model.nf // 2),
             covers=("muon_prep", "muon_gram", "muon_poly", "muon_upd"),
         )
-        self.direction = muon[2]

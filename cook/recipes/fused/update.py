@@ -53,9 +53,10 @@ class Update(FusedBase):
     def _record(self) -> PassSpec:
         """The step of every weight and its record in the ring."""
         model = self.model
+        groups = ceil_div(model.weights, STEPPED)  # and for the k-net's first layer one each
         return self._add(
             "step",
-            self._on_halves("step", (ceil_div(model.weights, STEPPED), 1, 1), cfg={"SCALE": model.muon_scale}),
+            Kernel("fused/step.slang", {"cfg": {"SCALE": model.muon_scale}}, groups=(groups + 3 * model.kn, 1, 1)),
             "update",
             [
                 share(0, "weights", READ_WRITE),
@@ -65,7 +66,7 @@ class Update(FusedBase):
                 size(4, "adam_v", READ_WRITE, model.weights, label="adam_v", dump=True),
                 link(5, "state", READ, self.state),
                 link(6, "momentum", READ_WRITE, self.momentum),
-                link(7, "direction", READ, self.direction),
+                link(7, "y", READ, self.direction),
                 link(8, "unit_shares", READ, self.unit_shares),
             ],
             self.cost.adam(model.weights),
