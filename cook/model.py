@@ -88,6 +88,7 @@ class ModelConfig:
     improvement: float = 0.995
     ema_decay: float = 0.9
     average_window: int = 10
+    fine: int = 0  # 1: plan fused-f16 keeps layer 0's output in fixed point, where rounding costs most
 
     seed: int = 0
     den: float = 1.0
@@ -97,6 +98,7 @@ class ModelConfig:
             self._require(name, getattr(self, name) >= 1, "at least 1")
         for name in ("halo", "patience", "seed"):
             self._require(name, getattr(self, name) >= 0, "at least 0")
+        self._require("fine", self.fine in (0, 1), "0 or 1")
         for name, maximum in MAXIMA.items():
             self._require(name, getattr(self, name) <= maximum, f"at most {maximum}")
         self._require("nf", self.nf % 8 == 0, "a multiple of 8")

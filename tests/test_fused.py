@@ -58,17 +58,20 @@ def test_models_that_the_kernels_do_not_suit_do_without_it(other: dict[str, int]
     assert [graph.name for graph in build(MODEL)] == ["reference", "fused", "fused-f16"]
 
 
-def test_whoever_reads_layer_0_knows_that_it_is_in_fixed_point(tmp_path: Path) -> None:
-    model = replace(MODEL, layers=3, halo=9)
+def test_whoever_touches_layer_0_of_a_fine_model_knows_that_it_is_in_fixed_point(tmp_path: Path) -> None:
+    model = replace(MODEL, layers=3, halo=9, fine=1)
     graph = Fused(model).build()
     told = {item.index for item in graph.passes if "FIXED" in item.kernels[0].defines}
     passes = packed(graph, model, tmp_path).plans["fused-f16"].passes
     (features,) = (
         port.buffer for item in passes for port in item.ports if (item.name, port.name) == ("stem_mix", "next")
     )
-    readers = [item for item in passes if any(port.buffer == features and port.access.reads for port in item.ports)]
-    assert {item.index for item in readers} == told
-    assert [item.name for item in readers] == ["conv", "mix", "mix_back", "conv_back"]
+    users = [item for item in passes if any(port.buffer == features for port in item.ports)]
+    assert {item.index for item in users} == told
+    assert [item.name for item in users] == ["stem_mix", "conv", "mix", "mix_back", "conv_back"]
+    assert not any("FIXED" in item.kernels[0].defines for item in Fused(replace(model, fine=0)).build().passes)
+    with pytest.raises(InputError, match="fine must be 0 or 1"):
+        replace(MODEL, fine=2)
 
 
 def test_gentle_waves_have_kernels_of_their_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

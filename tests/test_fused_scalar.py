@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from convtrain.cli.devices import describe, render
+from convtrain.errors import InputError
 from convtrain.files.archive import TrainingArchive, open_archive
 from convtrain.gpu.live.engine import Engine
 from convtrain.gpu.plan import choose_plan, plan_execution
@@ -68,6 +69,11 @@ def test_a_domain_that_ends_too_soon_is_the_reference_s_alone() -> None:
     assert [graph.name for graph in build(model)] == ["reference"]
     assert left_out(model)["fused"] == "what the loss sees reaches 4 pixels beyond the image, and halo is 3"
     assert "fused" not in left_out(MODEL)
+
+
+def test_a_setting_that_no_plan_heeds_is_refused() -> None:
+    with pytest.raises(InputError, match=r"fine=1 changes plan fused-f16 alone.*made for nf=128, and nf is 32\. Leave"):
+        build(replace(MODEL, nf=32, fine=1))
 
 
 @pytest.mark.parametrize("number", range(12))

@@ -4,6 +4,7 @@ float64. What multiplies matrices has a stand-in here."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,9 +24,12 @@ STEP = 60 / 30  # radians from pixel to pixel that a weight of 1 of the stem giv
 PASSES = ("operands", "wave_tiles", "stem_mix", "wave_mix")
 
 
-@pytest.fixture(scope="module")
-def parts(device: DeviceSnapshot, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScalarParts]:
-    with tiled_parts(MODEL, device, tmp_path_factory.mktemp("spirv"), PASSES) as made:
+@pytest.fixture(scope="module", params=[0, 1])
+def parts(
+    device: DeviceSnapshot, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[ScalarParts]:
+    """With layer 0's output in halves, and in fixed point"""
+    with tiled_parts(replace(MODEL, fine=request.param), device, tmp_path_factory.mktemp("spirv"), PASSES) as made:
         yield made
 
 
@@ -55,7 +59,9 @@ def found(parts: ScalarParts) -> tuple[np.ndarray, np.ndarray]:
     """sin(m) and the sign of cos(m), where layer 1 needs them."""
     bits, region = parts.read_map("stem_mix", 3), parts.regions.widest
     bits = bits[:, region.y0 : region.y1, region.x0 : region.x1]
-    return (bits & 0x7FFF) / 2.0**13 - 2, np.where(bits & 0x8000, -1, 1)
+    if parts.model.fine:
+        return (bits & 0x7FFF) / 2.0**13 - 2, np.where(bits & 0x8000, -1, 1)
+    return (bits & 0xBFFF).view(np.float16).astype(np.float64), np.where(bits & 0x4000, -1, 1)
 
 
 def clear(parts: ScalarParts) -> None:

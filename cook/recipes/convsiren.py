@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from convtrain.errors import InputError
 from convtrain.graph.builder import Graph
 from cook.model import ModelConfig
 from cook.recipes.fused import Fused, unfit
@@ -12,8 +13,16 @@ from cook.recipes.reference import Reference
 
 
 def build(model: ModelConfig) -> Sequence[Graph]:
-    """The plans of the recipe: ``reference`` for any model, the fused ones for those that their kernels suit."""
+    """The plans of the recipe: ``reference`` for any model, the fused ones for those that their kernels suit.
+
+    Raises InputError for a setting that none of them would heed.
+    """
     absent = left_out(model)
+    if model.fine and Fused.name in absent:
+        raise InputError(
+            f"fine=1 changes plan {Fused.name} alone, and this model goes without that plan: {absent[Fused.name]}. "
+            "Leave fine out."
+        )
     plans: tuple[type[Reference], ...] = (Reference, FusedScalar, Fused)
     return [plan(model).build() for plan in plans if plan.name not in absent]
 

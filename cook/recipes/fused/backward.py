@@ -6,7 +6,6 @@ from convtrain.graph.builder import READ, WRITE, PassSpec, PortRef, size
 from convtrain.graph.types import STORE
 from cook.recipes.fused.base import (
     COLUMN,
-    FIXED,
     GATHER,
     GATHER_SLICES,
     MIX_BACK_WARPS,
@@ -73,7 +72,7 @@ class Backward(StemBack):
             self._on_matrices(
                 "mix_back",
                 (2 * slices + spreads, 1, 1),
-                fixed=layer == FIXED,
+                fixed=layer == self.fixed,
                 geometry=self.regions.geometry,
                 region={**place, **region.box, "LAYER": layer},
                 gather={**GATHER, "TILES": region.tiles * halves, "SLICES": slices},
@@ -105,7 +104,7 @@ class Backward(StemBack):
                 "conv_back",
                 (model.nf // CONV_SHAPE["WARPS"], CONV_SEGMENTS, columns),
                 NARROW_MATRIX,
-                fixed=layer == FIXED,
+                fixed=layer == self.fixed,
                 geometry=self.regions.geometry,
                 window={"RADIUS": model.radius, **CONV_SHAPE},
                 region={

@@ -12,7 +12,6 @@ from cook.recipes.fused import tiles
 from cook.recipes.fused.regions import Region, Regions, Values
 from cook.recipes.reference.base import Base, ceil_div
 
-FIXED = 1  # the layer that reads h in fixed point: slang/fused/fixed.slang
 COLUMN = 14  # strips of a column of the depthwise kernels: 16 with its neighbours
 STATE_WORDS = 12  # slang/fused/state.slang; as many as the state block of the reference
 GATHERED = 256  # numbers of a layer's gradient that a workgroup of gather_mix adds up
@@ -55,8 +54,8 @@ def share_out(tiles: int, most: int) -> int:
 
 class FusedBase(Base):
     """``features`` and ``convolved`` are the maps h and d by layer, but for those of layer 0, which are not stored.
-    ``tiled``: layer 0 has kernels by tiles beside the exact ones. ``shares`` counts the slices by kind, ``reports`` the
-    workgroups that report broken gradients."""
+    ``fixed``: the layer that reads h in fixed point, or 0. ``tiled``: layer 0 has kernels by tiles beside exact ones.
+    ``shares`` counts the slices by kind, ``reports`` the workgroups that report broken gradients."""
 
     taps: PortRef
     mixes: PortRef
@@ -85,6 +84,7 @@ class FusedBase(Base):
     def prepare(self) -> None:
         self.regions = Regions(self.model)
         self.tiled = tiles.fit(self.model)
+        self.fixed = 1 if self.model.fine else 0
         self.features: dict[int, PortRef] = {}
         self.convolved: dict[int, PortRef] = {}
         self.shares: dict[str, int] = {}
@@ -101,8 +101,8 @@ class FusedBase(Base):
         spare: bool = False,
         **values: Constants,
     ) -> Kernel:
-        """A kernel on matrix units; ``slang/fused/<name>_matrix``. ``fixed``: reads h in fixed point; ``head``: with
-        the image; ``spare``: works only where layer 0 by tiles does not."""
+        """A kernel on matrix units; ``slang/fused/<name>_matrix``. ``fixed``: layer 0's h comes or goes in
+        fixed point; ``head``: with the image; ``spare``: works only where layer 0 by tiles does not."""
         source = f"fused/{name}_matrix.slang"
         wanted = {"FIXED": fixed, "HEAD": head, "SPARE": spare}
         defines = tuple(define for define in wanted if wanted[define])

@@ -7,7 +7,6 @@ from convtrain.graph.types import STORE
 from cook.recipes.fused import tiles
 from cook.recipes.fused.base import (
     COLUMN,
-    FIXED,
     MIX_SHAPE,
     MIX_SLICES,
     NARROW_MATRIX,
@@ -109,6 +108,7 @@ class Forward(FusedBase):
             self._on_matrices(
                 "stem_mix",
                 (slices, 1, 1),
+                fixed=bool(self.fixed),
                 spare=self.tiled,
                 geometry=self.regions.geometry,
                 region={**self._blocks(region, slices), **self.regions.origin, "TILES": strips},
@@ -163,6 +163,7 @@ class Forward(FusedBase):
             self._on_matrices(
                 "wave_mix",
                 (slices * WAVE_MIX["PARTS"], 1, 1),
+                fixed=bool(self.fixed),
                 geometry=self.regions.geometry,
                 region={**self._blocks(region, slices), "TILES": count},
                 shape=WAVE_MIX,
@@ -181,7 +182,7 @@ class Forward(FusedBase):
 
     def _conv(self, layer: int) -> PortRef:
         """Layer 1's takes h in two halves: here and in layer 0's product rounding costs most."""
-        model, region, fixed = self.model, self.regions.features(layer + 1), layer == FIXED
+        model, region, fixed = self.model, self.regions.features(layer + 1), layer == self.fixed
         conv = self._add(
             "conv",
             self._on_matrices(
@@ -225,7 +226,7 @@ class Forward(FusedBase):
             self._on_matrices(
                 "mix",
                 (slices, 1, 1),
-                fixed=layer == FIXED,
+                fixed=layer == self.fixed,
                 head=head,
                 geometry=self.regions.geometry,
                 region={**self._blocks(region, slices), "TILES": halves, "LAYER": layer},
