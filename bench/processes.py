@@ -20,6 +20,7 @@ from bench.device_memory import DeviceMemory, driver_reading
 
 ROOT = Path(__file__).resolve().parent.parent
 INTERRUPTED = 130  # the exit code after Ctrl-C
+LONGEST_REASON = 600  # letters of a failure that are kept: whole sentences, advice and all
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -185,4 +186,4 @@ def _reason(stderr: str, code: int) -> str:
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     telling = [line for line in lines if line.split(":")[0].split(".")[-1].endswith(("Error", "Exception", "Failed"))]
     last = (telling or lines or [f"exit code {code}" if code > 0 else f"killed by signal {-code}"])[-1]
-    return last if len(last) <= 200 else last[:197] + "..."
+    return last if len(last) <= LONGEST_REASON else last[: LONGEST_REASON - 3] + "..."
