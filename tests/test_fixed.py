@@ -1,4 +1,4 @@
-"""Activations of layer 0 of plan `fused-f16` in fixed point (`slang/fused/fixed.slang`)."""
+"""Activations of plan `fused-f16`: in fixed point (`slang/fused/fixed.slang`) and in halves (`octet_f16.slang`)."""
 
 from __future__ import annotations
 
@@ -28,13 +28,19 @@ SHADER = """
 [[vk::binding(3, 0)]] RWStructuredBuffer<Octet> lower;
 [[vk::binding(4, 0)]] RWStructuredBuffer<Octet> nearest;
 [[vk::binding(5, 0)]] RWStructuredBuffer<float2> whole;
+[[vk::binding(6, 0)]] RWStructuredBuffer<Octet> plain;
 [shader("compute")] [numthreads(64, 1, 1)]
 void main(uint3 id : SV_DispatchThreadID)
 {
-    Octet out = zero();
+    Octet out = zero(), half_out = zero();
     [ForceUnroll] for (int i = 0; i < 4; i++)
-        out.word[i] = encode_fixed(float2(phase[8 * id.x + 2 * i], phase[8 * id.x + 2 * i + 1]));
+    {
+        float2 pair = float2(phase[8 * id.x + 2 * i], phase[8 * id.x + 2 * i + 1]);
+        out.word[i] = encode_fixed(pair);
+        half_out.word[i] = encode_pair(pair);
+    }
     kept[id.x] = out;
+    plain[id.x] = half_out;
     upper[id.x] = upper_values(out);
     lower[id.x] = lower_values(out);
     nearest[id.x] = rounded_values(out);
@@ -43,7 +49,7 @@ void main(uint3 id : SV_DispatchThreadID)
 """
 
 
-def test_an_activation_in_fixed_point(device: DeviceSnapshot, tmp_path: Path) -> None:
+def test_an_activation_in_16_bits(device: DeviceSnapshot, tmp_path: Path) -> None:
     if not (device.float16 and device.storage_16bit):
         pytest.skip("no fp16 storage on this device")
     (tmp_path / "activations.slang").write_text(SHADER)
@@ -57,6 +63,7 @@ def test_an_activation_in_fixed_point(device: DeviceSnapshot, tmp_path: Path) ->
             size(1, "kept", WRITE, 4 * COUNT, label="kept", dtype="u32"),
             *(size(n, name, WRITE, 4 * COUNT, label=name, dtype="u32") for n, name in enumerate(HALVES, 2)),
             size(5, "whole", WRITE, 8 * COUNT, label="whole"),
+            size(6, "plain", WRITE, 4 * COUNT, label="plain", dtype="u32"),
         ],
     )
     graph.set_roles(
@@ -70,12 +77,16 @@ def test_an_activation_in_fixed_point(device: DeviceSnapshot, tmp_path: Path) ->
     with Engine(plan_execution(device, made.plans["activations"]), made.blobs.__getitem__) as engine:
         engine.write("phase", phase.tobytes())
         engine.run((0,))
-        kept, whole = np.frombuffer(engine.read("kept"), np.uint16), np.frombuffer(engine.read("whole"), np.float32)
+        kept, plain = (np.frombuffer(engine.read(name), np.uint16) for name in ("kept", "plain"))
+        whole = np.frombuffer(engine.read("whole"), np.float32)
         upper, lower, nearest = (np.frombuffer(engine.read(name), np.float16) for name in HALVES)
     sine, cosine = np.sin(phase.astype(np.float64)), np.cos(phase.astype(np.float64))
     value = (kept & 0x7FFF) / 2.0**13 - 2
     assert np.abs(value - sine).max() < 1 / 2**14 + 6e-6  # half a step, and the error of a sine in fp32
-    assert ((kept & 0x8000 != 0) == (cosine < 0))[np.abs(cosine) > 1e-5].all()
+    sure = np.abs(cosine) > 1e-5
+    assert ((kept & 0x8000 != 0) == (cosine < 0))[sure].all()
+    assert np.abs((plain & 0xBFFF).view(np.float16) - sine).max() < 2.1 / 2**13
+    assert ((plain & 0x4000 != 0) == (cosine < 0))[sure].all()
     exponents = kept >> 10 & 31  # as halves neither denormal nor NaN
     assert exponents.min() > 0
     assert exponents.max() < 31

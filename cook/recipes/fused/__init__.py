@@ -1,7 +1,7 @@
-"""Plan ``fused-f16``: the ConvSIREN on fp16 maps and matrix units, two passes a layer forward and two backward.
+"""Plan ``fused-f16``: the ConvSIREN on fp16 maps and matrix units, two passes a layer forward and three backward.
 
 Of every layer only h and d are kept: h = sin(m) carries the sign of cos(m) in a spare bit. Gradients in fp16 carry the
-scale 3·H·W·loss_scale, which ``gather`` divides out where shares of the weight gradients are added up in fp32. Layer
+scale 3·H·W·loss_scale, which is divided out where shares of the weight gradients are added up in fp32. Layer
 0's convolution is computed as that of plane waves. The device decides the schedule, so that epochs can follow each
 other without the host.
 """

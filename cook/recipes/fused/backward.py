@@ -24,7 +24,7 @@ CONV_SHAPE = {"COLUMN": COLUMN, "WARPS": 2, "BANDS": 1}  # warps of a workgroup,
 
 
 class Backward(StemBack):
-    """Two passes a layer, but for layer 0."""
+    """Three passes a layer, but for layer 0; ``gather_mix`` runs beside the next one."""
 
     def _backward(self) -> None:
         head_share = self._head_back()

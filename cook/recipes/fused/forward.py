@@ -181,7 +181,7 @@ class Forward(FusedBase):
         )
 
     def _conv(self, layer: int) -> PortRef:
-        """Layer 1's takes h in two halves: here and in layer 0's product rounding costs most."""
+        """In fixed point, layer 1's h comes as a sum of two halves, which both are multiplied."""
         model, region, fixed = self.model, self.regions.features(layer + 1), layer == self.fixed
         conv = self._add(
             "conv",

@@ -18,6 +18,7 @@ class Update(FusedBase):
     def _adam(self) -> None:
         """The schedule; the step itself follows where the reference has Muon's."""
         model, terms, similarities = self.model, self.shares["TERMS"], self.shares["SSIM"]
+        reports = self.reports + self.shares["STEM"]
         schedule = self._add(
             "schedule",
             Kernel(
@@ -42,7 +43,7 @@ class Update(FusedBase):
                 size(4, "loss", WRITE, len(LOSS_FIELDS), label="loss", host=True),
                 link(5, "broken_stem", READ, self.broken_stem),
             ],
-            {"nbytes": 16 * terms + 4 * similarities + 4 * self.reports, "flops": 4 * terms + similarities},
+            {"nbytes": 16 * terms + 4 * (similarities + reports), "flops": 4 * terms + similarities},
             covers=("ssim_add",),
         )
         self.loss = schedule[4]
@@ -70,5 +71,5 @@ class Update(FusedBase):
                 link(8, "unit_shares", READ, self.unit_shares),
             ],
             self.cost.adam(model.weights),
-            covers=("upd", "muon_prep", "muon_apply", "wavg_acc"),
+            covers=("bwd_kern", "upd", "muon_prep", "muon_apply", "wavg_acc"),
         )
