@@ -10,7 +10,7 @@ from typing import Any
 
 from convtrain import __version__
 from convtrain.errors import InputError
-from convtrain.files.archive import ARCHIVE_NAME
+from convtrain.files.archive import ARCHIVE_NAME, STAMP_NAME
 from convtrain.files.atomic import ensure_folder
 from convtrain.files.checkpoint import CHECKPOINT_NAME, open_checkpoint
 from convtrain.files.container import sha256, write_container
@@ -25,7 +25,7 @@ from cook.presets import Preset, configure, find_preset
 from cook.registry import CONVSIREN, find_recipe, left_out
 from cook.seeds import draw_weights
 from cook.sources import slang_root
-from cook.stamp import STAMP_NAME, inputs_digest, is_current, write_stamp
+from cook.stamp import inputs_digest, is_current, write_stamp
 
 SPIRV_FOLDER = "spirv"
 

@@ -20,7 +20,7 @@ SSIM_TAPS = 11
 MAXIMA = {
     "nf": 4096,
     "layers": 64,
-    "ks": 63,
+    "ks": 31,
     "kn": 4096,
     "halo": 4096,
     "average_window": 1000,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import resource
 import shutil
@@ -115,6 +116,63 @@ def test_cook_refuses(arguments: list[str], says: str, workspace: Workspace) -> 
 )
 def test_run_refuses(arguments: list[str], says: str, trained: Workspace) -> None:
     refused(trained, "run", *arguments, says=(says,))
+
+
+def link(path: Path, target: str) -> None:
+    path.unlink(missing_ok=True)
+    path.symlink_to(target)
+
+
+@pytest.mark.parametrize(
+    ("where", "target", "says"),
+    [
+        ("res/model.res", "../res_train/train.res", "the same file"),
+        ("res/model.res", "../res_train/checkpoint.res", "the same file"),
+        ("res/model.res", "../other/train.res", "training"),
+        ("res/model.res", "/nonexistent/model.res", "does not exist"),
+        ("res/out.png", "../res_train/.cook", "the same file"),
+        ("res_train/checkpoint.res", "/nonexistent/x", "does not exist"),
+        ("res_train/checkpoint.res", "train.res", "train.res"),
+    ],
+)
+def test_links_that_would_replace_what_must_stay(trained: Workspace, where: str, target: str, says: str) -> None:
+    (trained.folder / "other").mkdir()
+    (trained.folder / "res_train" / ".cook").touch()
+    shutil.copy(trained.archive, trained.folder / "other")
+    link(trained.folder / where, target)
+    refused(trained, "run", "1", "--fresh", says=(where.split("/")[1], says))
+
+
+@pytest.mark.parametrize("where", ["res/model.res", "res/out.png", "res_train/checkpoint.res"])
+def test_what_cannot_be_written_is_noticed_before_the_first_epoch(trained: Workspace, where: str) -> None:
+    path = trained.folder / where
+    path.unlink()
+    path.mkdir()
+    refused(trained, "run", "1", "--fresh", says=(where, "a folder"))
+    path.rmdir()
+    os.mkfifo(path)
+    refused(trained, "run", "1", "--fresh", says=(where, "not a regular file"))
+
+
+def test_the_picture_that_was_cooked_is_not_replaced(workspace: Workspace) -> None:
+    workspace.cook(photograph(13, 12), **TINY)
+    (workspace.folder / "photo.png").rename(workspace.folder / "out.png")
+    refused(workspace, "run", "1", "--out", ".", says=("out.png", "was cooked"))
+
+
+def test_a_dump_does_not_replace_what_is_no_dump(trained: Workspace) -> None:
+    link(trained.folder / "stamp.npy", "res_train/.cook")
+    for name in ("photo.png", "stamp.npy", "res_train/spirv/x.spv"):
+        refused(trained, "run", "1", "--dump", f"Out={name}", says=(name, ".npy"))
+
+
+def test_a_terminal_without_columns(trained: Workspace) -> None:
+    assert "PSNR" in trained.convtrain("run", "1", env={"COLUMNS": "0"}).stdout
+
+
+def test_a_picture_far_from_the_image_is_remarked_on(workspace: Workspace) -> None:
+    workspace.cook(photograph(13, 12), **TINY, lr=1e3, warmup=1)
+    assert "diverged" in workspace.run(20, "--plan", "reference").stderr
 
 
 def test_nstep_must_be_a_number(cooked: Workspace) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from convtrain.errors import ConvtrainError
-from convtrain.files.archive import ARCHIVE_NAME
+from convtrain.files.archive import ARCHIVE_NAME, STAMP_NAME
 from convtrain.files.lock import LOCK_NAME
 from convtrain.files.outputs import check_distinct
 
@@ -31,7 +31,6 @@ def cook(
     from cook.build import CookOptions
     from cook.build import cook as build
     from cook.presets import AUTO, parse_settings, parse_size
-    from cook.stamp import STAMP_NAME
 
     if image is not None:
         check_distinct([out / name for name in (ARCHIVE_NAME, STAMP_NAME, LOCK_NAME)], [image])
