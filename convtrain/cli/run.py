@@ -19,7 +19,7 @@ from convtrain.files.outputs import check_outputs
 from convtrain.files.package import PACKAGE_NAME
 from convtrain.files.regular import read_regular
 from convtrain.report.console import StatusConsole
-from convtrain.report.progress import Progress
+from convtrain.report.progress import Progress, patience
 from convtrain.report.timing import TimingLog
 from convtrain.train.dumps import Dump, parse_dumps, require_available, write_dumps
 from convtrain.train.finish import PICTURE_NAME, finish
@@ -55,7 +55,7 @@ def run(
         raise InputError(f"--checkpoint-every {checkpoint_every}: give a number of epochs, 0 or more.")
     console = StatusConsole(quiet=quiet)
     results = console if json_ else StatusConsole(quiet=quiet, results=True)
-    with catch_stop_signals() as stop, Session(SessionOptions(res, device, plan, fresh), console.print) as session:
+    with catch_stop_signals() as stop, _open(SessionOptions(res, device, plan, fresh), console) as session:
         dumps = parse_dumps(session.plan, dump or [])
         goal = session.epoch + epochs if until is None else until
         if goal <= session.epoch:
@@ -81,6 +81,12 @@ def run(
         results.print(f"wrote {out / PACKAGE_NAME} and {out / PICTURE_NAME}")
         if json_:
             typer.echo(json.dumps(_summary(session, result, history, metrics, out)))
+
+
+def _open(options: SessionOptions, console: StatusConsole) -> Session:
+    """The session. Nearly all the time that it can take is the driver's compiler's."""
+    with patience(console):
+        return Session(options)
 
 
 def _epochs(n: str | None, until: int | None) -> int:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -29,10 +28,6 @@ from convtrain.train.schedule import ScheduleConfig
 from convtrain.train.selftest import REFERENCE, verdict
 from convtrain.train.state import device_state, host_state, read_state, write_state
 from convtrain.train.stepper import DeviceStepper, HostStepper, Run, Stepper, read_loss
-
-PATIENCE = 2.0
-"""Seconds that opening may take without a word: nearly all of it is the driver's compiler."""
-COMPILING = "compiling kernels for this device (only its driver knows how long; they are kept for the next run)"
 
 
 @dataclass(frozen=True)
@@ -67,20 +62,14 @@ class Session:
     plan, a folder that another run is using, or an image that the device cannot hold.
     """
 
-    def __init__(self, options: SessionOptions, say: Callable[[str], None] = lambda message: None) -> None:
-        """``say`` hears of what makes a person wait."""
+    def __init__(self, options: SessionOptions) -> None:
         self.folder = options.folder
         self._resources = ExitStack()
-        waiting = threading.Timer(PATIENCE, say, [COMPILING])
-        waiting.daemon = True
-        waiting.start()
         try:
             self._open(options)
         except BaseException:
             self.close()
             raise
-        finally:
-            waiting.cancel()
 
     def _open(self, options: SessionOptions) -> None:
         keep = self._resources.enter_context
