@@ -9,7 +9,7 @@ from pathlib import Path
 from convtrain.errors import InputError
 from convtrain.files.container import sha256
 from convtrain.graph.builder import Graph, GraphError, Kernel, PassSpec
-from convtrain.graph.types import Pass, Plan, Requirements, Uniform, Variant
+from convtrain.graph.types import CONTROLS, Pass, Plan, Requirements, Uniform, Variant
 from cook.cache import SpirvCache
 from cook.compiler import MATRIX_PROFILE, PROFILE, SPIRV_ENTRY, Compiled
 from cook.inject import Constants, Source, flatten, inject
@@ -179,10 +179,14 @@ def _uniform(where: str, item: PassSpec, blocks: Sequence[UniformBlock | None]) 
         raise PackError(f"{where}: the shader {found}, and the recipe {'declares one' if spec else 'does not'}.")
     if first is None or spec is None:
         return None
-    names = {field.name for field in first.fields}
+    names = {field.name: field.dtype for field in first.fields}
     for control, name in spec.controls.items():
+        if control not in CONTROLS:
+            raise PackError(f"{where}: there is no control '{control}': {', '.join(CONTROLS)}.")
         if name not in names:
             raise PackError(f"{where}: control '{control}' drives field '{name}', which the shader does not have.")
+        if CONTROLS[control] == "f32" != names[name]:
+            raise PackError(f"{where}: control '{control}' is a float, and drives field '{name}' ({names[name]}).")
     for name in spec.initial:
         if name not in names:
             raise PackError(f"{where}: field '{name}' has a first value, and the shader does not have it.")
