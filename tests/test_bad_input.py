@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from convtrain.files.container import open_container, write_container
 from workspace import TINY, Workspace, command, environment, photograph
 
 
@@ -81,6 +82,11 @@ def test_a_folder_as_picture(workspace: Workspace) -> None:
         (["--set", "ks=4"], "4"),
         (["--set", "layers=0"], "layers"),
         (["--set", "lr=nan"], "lr"),
+        (["--set", "lr=1e-40"], "lr must be within the range"),
+        (["--set", "nf=8_0"], "8_0"),
+        (["--set", "nf=\N{FULLWIDTH DIGIT EIGHT}"], "whole number"),
+        (["--set", "ks=33"], "ks must be at most 31"),
+        (["--out", ""], "empty"),
         (["--size", "12"], "12"),
         (["--size", "0x5"], "0"),
         (["--seed", "-1"], "-1"),
@@ -110,12 +116,25 @@ def test_cook_refuses(arguments: list[str], says: str, workspace: Workspace) -> 
         (["1", "--checkpoint-every", "-2"], "-2"),
         (["1", "--out", "/proc/convtrain"], "/proc/convtrain"),
         (["1", "--res", "elsewhere"], "elsewhere"),
+        (["1", "--res", ""], "empty"),
+        (["1", "--out", ""], "empty"),
         (["1", "--frobnicate"], "--frobnicate"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
 def test_run_refuses(arguments: list[str], says: str, trained: Workspace) -> None:
     refused(trained, "run", *arguments, says=(says,))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("warmup", 0), ("warmup", None), ("height", 99), ("width", []), ("lr", "x")]
+)
+def test_a_configuration_that_cannot_be(cooked: Workspace, name: str, value: object) -> None:
+    with open_container(cooked.archive) as container:
+        manifest = {**container.manifest, "config": {**container.manifest["config"], name: value}}
+        blobs = {blob: container.blob(blob) for blob in container.blobs}
+        write_container(cooked.archive, "training", manifest, blobs)
+    refused(cooked, "run", "1", says=("train.res", "configuration"))
 
 
 def link(path: Path, target: str) -> None:
@@ -173,6 +192,10 @@ def test_a_terminal_without_columns(trained: Workspace) -> None:
 def test_a_picture_far_from_the_image_is_remarked_on(workspace: Workspace) -> None:
     workspace.cook(photograph(13, 12), **TINY, lr=1e3, warmup=1)
     assert "diverged" in workspace.run(20, "--plan", "reference").stderr
+
+
+def test_a_size_of_more_digits_than_python_reads(workspace: Workspace) -> None:
+    refused(workspace, "cook", "--size", "9" * 5000 + "x5", says=("WIDTHxHEIGHT",))
 
 
 def test_nstep_must_be_a_number(cooked: Workspace) -> None:

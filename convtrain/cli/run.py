@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from convtrain.cli.paths import folder
 from convtrain.errors import InputError
 from convtrain.files.archive import STAMP_NAME
 from convtrain.files.atomic import ensure_folder
@@ -37,14 +38,19 @@ DIVERGED = "warning: the picture is nothing like the image: training diverged. C
 def run(
     n: Annotated[str | None, typer.Argument(metavar="[N]", help="Epochs to train; 0 exports again.")] = None,
     until: Annotated[int | None, typer.Option(help="Stop at this epoch, counted over all runs.")] = None,
-    res: Annotated[Path, typer.Option(help="Folder with the archive and the checkpoint.")] = Path("res_train"),
-    out: Annotated[Path, typer.Option(help="Folder for the model package and the picture.")] = Path("res"),
+    res: Annotated[
+        Path, typer.Option(parser=folder, metavar="DIR", help="Folder with the archive and the checkpoint.")
+    ] = Path("res_train"),
+    out: Annotated[
+        Path, typer.Option(parser=folder, metavar="DIR", help="Folder for the model package and the picture, out.png.")
+    ] = Path("res"),
     device: Annotated[str | None, typer.Option(help="Index or part of the name, as `devices` lists them.")] = None,
     plan: Annotated[str, typer.Option(help="A plan of the archive, or auto for the fastest that fits.")] = "auto",
     fresh: Annotated[bool, typer.Option("--fresh", help="Ignore the checkpoint and start over.")] = False,
     checkpoint_every: Annotated[int, typer.Option(help="Epochs between checkpoints; 0: only at the end.")] = 100,
     dump: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=FILE.npy", help="Write a buffer after the last epoch.")
+        list[str] | None,
+        typer.Option(metavar="NAME=FILE.npy", help="Write a buffer, as float32, after the last epoch."),
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the results as JSON on stdout.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress, no summary.")] = False,
