@@ -164,6 +164,7 @@ MATRIX = Requirements(matrix=MatrixShape(16, 16, 16, "f16", "f16", "f32", "f32")
         (1, lambda p: dataclasses.replace(p, uniform=UniformSpec({"rate": "lr"})), "no control 'rate': lr, beta1_"),
         (1, lambda p: dataclasses.replace(p, uniform=UniformSpec({"lr": "epoch"})), "is a float, and drives .*epoch"),
         (1, lambda p: dataclasses.replace(p, uniform=UniformSpec(initial={"x": 1})), "field 'x' has a first value"),
+        (0, lambda p: with_port(p, 1, dtype="u32"), "port 1 'scaled' sees a buffer of u32, and is one of float32"),
         (0, lambda p: kernel(p, requires=MATRIX), "uses cooperative matrices exactly when"),
         (0, lambda p: kernel(p, threads=(0, 1, 1)), "nothing to dispatch"),
         (0, lambda p: kernel(p, source="gone.slang"), r"no shader source gone\.slang"),

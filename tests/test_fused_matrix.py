@@ -25,8 +25,8 @@ def cooked_both(workspace: Workspace) -> Workspace:
 WANTED = 2e-2  # the worst slot of GW
 
 
-# A picture so small averages little: 5.3e-3 was seen here on fresh weights, on an H200. Trained weights amplify rounding, see
-# docs/fused.md: up to 3.5e-2 after 100 epochs.
+# A picture so small averages little: 5.3e-3 was seen here on fresh weights, on an H200. Trained weights amplify
+# rounding, see docs/fused.md: up to 3.5e-2 after 100 epochs.
 @pytest.mark.parametrize(("before", "most"), [(0, 1e-2), (100, 6e-2)])
 def test_gradients_agree(cooked_both: Workspace, before: int, most: float) -> None:
     place = cooked_both
