@@ -6,6 +6,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -43,7 +44,7 @@ def draw_again(options: Options, file: Path) -> int:
 def measure(options: Options, work: Path) -> int:
     """Measure, print the tables, write the results. 1 where not one measurement succeeded, 130 after Ctrl-C.
 
-    Without a row no file is touched: those of an earlier run are worth more.
+    Until one did no file is touched: those of an earlier run are worth more.
     """
     say("looking at this machine and measuring its ceilings")
     machine = look(options)
@@ -56,7 +57,9 @@ def measure(options: Options, work: Path) -> int:
         if options.prepare:
             return 0
         # Results are kept as they come: whatever ends this process costs one measurement. A full disk costs none.
-        contest.keep = lambda results: attempt(lambda: keep(results, options.output), options.output)
+        contest.keep = lambda results: (
+            results.measured and attempt(lambda: keep(results, options.output), options.output)
+        )
         contest.compare()
         if options.sweep:
             contest.grow()
@@ -65,7 +68,7 @@ def measure(options: Options, work: Path) -> int:
         say("stopped")
     finally:
         contest.close()
-    if not (contest.results.rows or contest.results.sweep):
+    if not contest.results.measured:
         say(f"nothing was measured: {options.output} is left as it was")
         return INTERRUPTED if interrupted else 1
     written = attempt(lambda: write(contest.results, options.output), options.output)
@@ -85,13 +88,21 @@ def attempt(to_write: Callable[[], T], folder: Path) -> T | None:
 
 
 def unusable(folder: Path) -> str | None:
-    """Makes the folder; a sentence where that fails, or where nothing can be written there."""
+    """A sentence where the folder cannot be made, or nothing be written there. Leaves what it finds, and no folder."""
+    made: list[Path] = []
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        for place in reversed((folder, *folder.parents)):
+            if not place.is_dir():
+                place.mkdir()
+                made.append(place)
         with tempfile.TemporaryFile(dir=folder):
             return None
     except OSError as error:
         return f"{folder} cannot be used as a folder for what is written: {error.strerror}"
+    finally:
+        with suppress(OSError):
+            for place in reversed(made):
+                place.rmdir()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -211,13 +211,14 @@ class Examination:
     def quality(self, sources: Sequence[tuple[str, Path]], limit: float) -> None:
         """8-bit PSNR in dB at the end of a training with the plan that the device prefers."""
 
-        def ask(source: tuple[str, Path]) -> dict[str, Any]:
-            folder = fresh(source[1], self.work / f"quality-{source[0]}")
+        def ask(place: Path) -> dict[str, Any]:
+            folder = fresh(place, self.work / f"quality-{places.index(place)}")
             found: dict[str, Any] = convtrain(None, folder, "run", self.epochs, "--json", "--quiet", parse=True)
             return found
 
+        places = [place for _, place in sources]
         wanted = f", at least {limit:.1f} wanted" if limit else ""
-        for (name, _), found in zip(sources, self._each(ask, sources), strict=True):
+        for (name, _), found in zip(sources, self._each(ask, places), strict=True):
             value = float(found["metrics"]["psnr_u8"])
             self.answer(f"{name}, {self.epochs} epochs", found["plan"], f"{value:.2f} dB{wanted}", value >= limit)
 
@@ -239,7 +240,8 @@ def main() -> int:
     add(
         "--folders",
         metavar="A,B",
-        help="cooked folders (each with res_train) to examine instead",
+        help="cooked folders (each with res_train) instead; as with seeds, all questions go to the first, and "
+        "the others are only trained for their PSNR at the end",
     )
     add("--epochs", type=positive, default=600, metavar="N", help="epochs of a training (600)")
     add("--plans", type=names, default=(), metavar="A,B", help="plans of the archive; all unless given")
@@ -274,7 +276,7 @@ def main() -> int:
 def examine(given: argparse.Namespace, work: Path, exams: list[Examination]) -> None:
     """Ask everything. The examination is put into ``exams`` first, for the answers to survive an interruption."""
     if given.folders:
-        sources = [(Path(name).name, Path(name).resolve()) for name in given.folders.split(",")]
+        sources = [(name, path) for path, name in {Path(name).resolve(): name for name in names(given.folders)}.items()]
         for _, folder in sources:
             if not (folder / "res_train" / "train.res").is_file():
                 raise Failed(f"{folder} has no res_train/train.res: cook there first")

@@ -13,6 +13,7 @@ from bench.checked import check
 from bench.machine import Machine
 from bench.problem import Problem
 from bench.rows import CONVTRAIN, PYTORCH, Row
+from convtrain.files.regular import read_regular
 
 SIZES = {"height", "width", "nf", "layers"}  # of the problem; an older run may lack other constants
 
@@ -27,6 +28,11 @@ class Results:
     element: int  # bytes of a feature in the bound
     rows: list[Row] = field(default_factory=list)
     sweep: list[Row] = field(default_factory=list)
+
+    @property
+    def measured(self) -> bool:
+        """Whether any measurement succeeded."""
+        return any(row.error is None for row in (*self.rows, *self.sweep))
 
     @property
     def bound(self) -> dict[str, Any]:
@@ -79,4 +85,4 @@ def save(results: Results, path: Path) -> Path:
 
 def load(path: Path) -> Results:
     """Read what ``save`` wrote. Raises OSError, ValueError, KeyError or TypeError."""
-    return Results.from_json(json.loads(path.read_text()))
+    return Results.from_json(json.loads(read_regular(path)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 
 class ConvtrainError(Exception):
     """Base of both. The message says what is wrong, with which file or device, and what to do."""
@@ -17,3 +19,11 @@ class InputError(ConvtrainError):
 
 class RunError(ConvtrainError):
     """A failure at run time (exit code 1): a lost device, a full disk, a diverged training."""
+
+
+class Stopped(ConvtrainError):
+    """A signal stopped a command (exit code 128 plus its number, as shells report it)."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__("Interrupted." if number == signal.SIGINT else f"Stopped by {signal.Signals(number).name}.")
+        self.exit_code = 128 + number

@@ -10,7 +10,7 @@ from typing import Any
 
 from convtrain import __version__
 from convtrain.errors import InputError
-from convtrain.files.archive import ARCHIVE_NAME
+from convtrain.files.archive import ARCHIVE_NAME, STAMP_NAME
 from convtrain.files.atomic import ensure_folder
 from convtrain.files.checkpoint import CHECKPOINT_NAME, open_checkpoint
 from convtrain.files.container import sha256, write_container
@@ -18,14 +18,15 @@ from convtrain.files.lock import folder_lock
 from convtrain.graph.types import to_json
 from cook import slang_api
 from cook.cache import SpirvCache
+from cook.check import check_plan
 from cook.image import PACKAGED, display_name, gradient_energy, load_target, read_file
 from cook.model import ModelConfig
 from cook.pack import Packed, pack
 from cook.presets import Preset, configure, find_preset
-from cook.registry import CONVSIREN, find_recipe, left_out
+from cook.registry import CONVSIREN, build_graphs, find_recipe, left_out
 from cook.seeds import draw_weights
 from cook.sources import slang_root
-from cook.stamp import STAMP_NAME, inputs_digest, is_current, write_stamp
+from cook.stamp import inputs_digest, is_current, write_stamp
 
 SPIRV_FOLDER = "spirv"
 
@@ -88,7 +89,7 @@ def cook(options: CookOptions, say: Callable[[str], None] = lambda message: None
         say(note)
     model = replace(model, height=target.height, width=target.width, den=gradient_energy(target.pixels))
     model.require_indexable()
-    graphs = recipe(model)
+    graphs = build_graphs(recipe, model)
     ensure_folder(options.out)
     with folder_lock(options.out):
         seeds = {"weights": draw_weights(model).tobytes(), "target": target.pixels.tobytes()}
@@ -102,6 +103,8 @@ def cook(options: CookOptions, say: Callable[[str], None] = lambda message: None
         )
         for warning in packed.warnings:
             say(warning)
+        for plan in packed.plans.values():
+            check_plan(plan, {names[name]: len(content) for name, content in seeds.items()})
         manifest = _manifest(model, preset, options.recipe, name, data, names, packed)
         blobs = {**packed.blobs, **{names[name]: content for name, content in seeds.items()}}
         # Seeds are read through the memory map and uploaded as they lie.

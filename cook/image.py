@@ -21,6 +21,7 @@ PACKAGED = Path(__file__).parent / "data" / "astronaut.png"
 DEN_FLOOR = 1e-4
 _PNG_END = b"IEND\xaeB`\x82"
 _WIDE_MODES = ("I", "I;16", "I;16L", "I;16B", "I;16N")
+COMPOSITED = "{} has transparency: it was composited on white."
 _NO_PIXELS = ("EPS", "WMF", "BUFR", "GRIB", "HDF5", "MPEG")
 """What Pillow recognizes but cannot decode, or only by another program."""
 
@@ -67,7 +68,8 @@ def load_target(data: bytes, name: str, *, size: tuple[int, int] | None = None, 
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of Pillow, on many pixels or odd metadata: what matters is an error below
-        image, notes = _upright(_decode(data, name), name)
+        decoded, notes = _decode(data, name)
+        image = _upright(decoded, name, notes)
     wanted = size or _fit(image.size, longest)
     wide = image.mode == "F"
     if image.size != wanted:
@@ -93,7 +95,8 @@ def gradient_energy(pixels: NDArray[np.float32]) -> float:
     return max(total, DEN_FLOOR)
 
 
-def _decode(data: bytes, name: str) -> Image.Image:
+def _decode(data: bytes, name: str) -> tuple[Image.Image, list[str]]:
+    """The picture, and what of the file is not in it."""
     try:
         image = Image.open(BytesIO(data))
     except Image.DecompressionBombError:
@@ -102,39 +105,46 @@ def _decode(data: bytes, name: str) -> Image.Image:
         raise InputError(f"{name} is not an image that can be read (PNG, JPEG, TIFF, WebP, BMP, GIF, …).") from None
     if image.format in _NO_PIXELS:
         raise InputError(f"{name} is of kind {image.format}, which is not supported: convert it to PNG.")
+    notes = []
     try:
+        if (frames := getattr(image, "n_frames", 1)) > 1:
+            notes.append(f"{name} holds {frames} pictures: the first was taken.")
+        if ";16" in str(image.tile) and image.mode not in _WIDE_MODES:
+            notes.append(f"{name} has 16 bits per sample: it was rounded to 8, as all but greyscale is.")
         image.load()
     except Exception as error:  # as above: OSError, SyntaxError, ValueError, struct.error, …
         reason = str(error).rstrip(".") or type(error).__name__
         raise InputError(f"{name} is damaged or cut short: {reason}.") from None
     if image.format == "PNG" and _PNG_END not in data:  # Pillow lets a missing end pass
         raise InputError(f"{name} is damaged or cut short: its last chunk is missing.")
-    return image
+    return image, notes
 
 
-def _upright(image: Image.Image, name: str) -> tuple[Image.Image, list[str]]:
-    """The image as it is meant to be seen, in mode RGB, or F (0 to 1) for wide greyscale."""
-    notes: list[str] = []
+def _upright(image: Image.Image, name: str, notes: list[str]) -> Image.Image:
+    """The image as it is meant to be seen, in mode RGB, or F (0 to 1) for wide greyscale. Adds to ``notes``."""
     try:
         turned = ImageOps.exif_transpose(image)
     except Exception:  # damaged EXIF data says nothing of the pixels
         turned = image
-    if image.getexif().get(0x0112, 1) != 1:
+    if image.getexif().get(0x0112) in range(2, 9):
         notes.append(f"{name} was turned upright as its EXIF orientation says.")
     image = turned
     if image.mode in _WIDE_MODES or image.mode == "F":
         values = np.asarray(image).astype(np.float32)
+        transparent = values == image.info.get("transparency")
         if image.mode != "F":
             values /= np.float32(65535)
         if not np.isfinite(values).all() or values.min() < 0 or values.max() > 1:
             raise InputError(f"{name} has sample values outside 0 to 65535 (or 0 to 1 for float): convert it first.")
-        return Image.fromarray(values), notes
+        if transparent.any():
+            notes.append(COMPOSITED.format(name))
+        return Image.fromarray(np.where(transparent, np.float32(1), values))
     if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
-        notes.append(f"{name} has transparency: it was composited on white.")
+        notes.append(COMPOSITED.format(name))
         layer = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
     try:
-        return image.convert("RGB"), notes
+        return image.convert("RGB")
     except ValueError:
         raise InputError(
             f"{name} has pixels of kind {image.mode}, which are not supported: convert it to RGB."

@@ -86,7 +86,14 @@ def _drive(
     started: list[subprocess.Popen[bytes]],
 ) -> None:
     """Feed one worker process, added to ``started``, until no job is left. One that dies ends the queue for all."""
-    with _start_worker() as worker:
+    try:
+        process = _start_worker()
+    except OSError as error:
+        _drain(waiting)
+        # Before the first position, as it is the reason why some others have no result.
+        results[-1] = RunError(f"A process for the Slang compiler cannot be started: {error.strerror or error}.")
+        return
+    with process as worker:
         started.append(worker)
         assert worker.stdin is not None
         assert worker.stdout is not None

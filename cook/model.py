@@ -20,7 +20,7 @@ SSIM_TAPS = 11
 MAXIMA = {
     "nf": 4096,
     "layers": 64,
-    "ks": 63,
+    "ks": 31,
     "kn": 4096,
     "halo": 4096,
     "average_window": 1000,
@@ -103,14 +103,16 @@ class ModelConfig:
             self._require(name, getattr(self, name) <= maximum, f"at most {maximum}")
         self._require("nf", self.nf % 8 == 0, "a multiple of 8")
         self._require("ks", self.ks % 2 == 1, "odd")
+        positive = ("lr", "den", "plateau_factor")
         for item in fields(self):
             if item.type == "float":
                 size = abs(getattr(self, item.name))
                 self._require(item.name, math.isfinite(size), "a finite number")
                 self._require(item.name, size <= FLOAT32_MAX, "within the range of float32 (up to 3.4e38)")
                 in_range = size == 0 or size >= FLOAT32_MIN
-                self._require(item.name, in_range, "0 or within the range of float32 (from 1.2e-38)")
-        for name in ("lr", "den", "plateau_factor"):
+                zero = "" if item.name in positive else "0 or "
+                self._require(item.name, in_range, f"{zero}within the range of float32 (from 1.2e-38)")
+        for name in positive:
             self._require(name, getattr(self, name) > 0, "greater than 0")
         for name in ("lambda_c", "lambda_g", "lambda_s", "muon_scale", "plateau_floor"):
             self._require(name, getattr(self, name) >= 0, "at least 0")

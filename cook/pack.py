@@ -9,7 +9,7 @@ from pathlib import Path
 from convtrain.errors import InputError
 from convtrain.files.container import sha256
 from convtrain.graph.builder import Graph, GraphError, Kernel, PassSpec
-from convtrain.graph.types import Pass, Plan, Requirements, Uniform, Variant
+from convtrain.graph.types import CONTROLS, STORE, Buffer, Pass, Plan, Requirements, Uniform, Variant
 from cook.cache import SpirvCache
 from cook.compiler import MATRIX_PROFILE, PROFILE, SPIRV_ENTRY, Compiled
 from cook.inject import Constants, Source, flatten, inject
@@ -83,20 +83,22 @@ def _job(kernel: Kernel, packs: Mapping[str, Constants], roots: Sequence[Path], 
 def _plan(graph: Graph, compiled: Iterator[Compiled], seeds: Mapping[str, str]) -> Plan:
     try:
         buffers = graph.resolve_buffers(seeds)
-        elements = {buffer.id: buffer.elements for buffer in buffers}
-        passes = tuple(_pass(graph, item, [next(compiled) for _ in item.kernels], elements) for item in graph.passes)
+        known = {buffer.id: buffer for buffer in buffers}
+        passes = tuple(_pass(graph, item, [next(compiled) for _ in item.kernels], known) for item in graph.passes)
         return Plan(graph.name, graph.storages, passes, buffers, graph.resolve_roles())
     except GraphError as error:
         raise PackError(f"Plan {graph.name}: {error}.") from error
 
 
-def _pass(graph: Graph, item: PassSpec, compiled: Sequence[Compiled], elements: Mapping[str, int]) -> Pass:
-    """``elements`` counts those of every buffer, by its id."""
+def _pass(graph: Graph, item: PassSpec, compiled: Sequence[Compiled], buffers: Mapping[str, Buffer]) -> Pass:
+    """``buffers`` are those of the plan, by id."""
     where = f"plan {graph.name}, pass {item.index} {item.name}"
     for kernel, result in zip(item.kernels, compiled, strict=True):
         _check_ports(f"{where} ({kernel.source})", item, result.reflection)
     ports = graph.resolve_ports(item)
-    sizes = {port.number: elements[port.buffer] for port in ports}
+    for kernel, result in zip(item.kernels, compiled, strict=True):
+        _check_scalars(f"{where} ({kernel.source})", result.reflection, {p.number: buffers[p.buffer] for p in ports})
+    sizes = {port.number: buffers[port.buffer].elements for port in ports}
     return Pass(
         index=item.index,
         name=item.name,
@@ -133,6 +135,17 @@ def _check_ports(where: str, item: PassSpec, seen: Reflection) -> None:
             raise PackError(f"{where}: port {number} '{port.name}' is declared {port.access.name}, and is a {kind}.")
         if buffer.reads and not port.access.reads:
             raise PackError(f"{where}: port {number} '{port.name}' is declared WRITE, and the shader reads it.")
+
+
+def _check_scalars(where: str, seen: Reflection, behind: Mapping[int, Buffer]) -> None:
+    """No shader takes floats for integers. What follows the plan's storage is packed in ways of the shader's own."""
+    for buffer in seen.buffers:
+        dtype = behind[buffer.binding].dtype
+        if dtype != STORE and buffer.scalar and buffer.scalar.startswith("float") != dtype.startswith("f"):
+            raise PackError(
+                f"{where}: port {buffer.binding} '{buffer.name}' sees a buffer of {dtype}, and is one of "
+                f"{buffer.scalar} in the shader."
+            )
 
 
 def _variant(where: str, kernel: Kernel, compiled: Compiled, sizes: Mapping[int, int]) -> Variant:
@@ -179,10 +192,14 @@ def _uniform(where: str, item: PassSpec, blocks: Sequence[UniformBlock | None]) 
         raise PackError(f"{where}: the shader {found}, and the recipe {'declares one' if spec else 'does not'}.")
     if first is None or spec is None:
         return None
-    names = {field.name for field in first.fields}
+    names = {field.name: field.dtype for field in first.fields}
     for control, name in spec.controls.items():
+        if control not in CONTROLS:
+            raise PackError(f"{where}: there is no control '{control}': {', '.join(CONTROLS)}.")
         if name not in names:
             raise PackError(f"{where}: control '{control}' drives field '{name}', which the shader does not have.")
+        if CONTROLS[control] == "f32" != names[name]:
+            raise PackError(f"{where}: control '{control}' is a float, and drives field '{name}' ({names[name]}).")
     for name in spec.initial:
         if name not in names:
             raise PackError(f"{where}: field '{name}' has a first value, and the shader does not have it.")

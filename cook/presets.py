@@ -67,10 +67,12 @@ def parse_settings(pairs: Iterable[str]) -> dict[str, int | float]:
 def _number(key: str, text: str) -> int | float:
     kind = _TYPES[key]
     try:
+        if "_" in text or not text.isascii():  # Python takes 8_0, and digits of every script
+            raise ValueError
         return kind(text)
     except ValueError:
         what = "a whole number" if kind is int else "a number"
-        raise InputError(f"{key} must be {what}, and it is '{text}'.") from None
+        raise InputError(f"{key} must be {what}, and it is '{text[:40]}'.") from None
 
 
 MAX_PIXELS = 2**27
@@ -79,9 +81,9 @@ MAX_PIXELS = 2**27
 
 def parse_size(text: str) -> tuple[int, int]:
     """``"640x480"`` to (width, height). Raises InputError."""
-    match = re.fullmatch(r"\s*(\d+)\s*[xX×]\s*(\d+)\s*", text)
+    match = re.fullmatch(r"\s*([0-9]{1,9})\s*[xX×]\s*([0-9]{1,9})\s*", text)
     if match is None or int(match[1]) < 1 or int(match[2]) < 1:
-        raise InputError(f"--size takes WIDTHxHEIGHT in pixels, for example 512x512, and got '{text}'.")
+        raise InputError(f"--size takes WIDTHxHEIGHT in pixels, for example 512x512, and got '{text[:40]}'.")
     width, height = int(match[1]), int(match[2])
     if width * height > MAX_PIXELS:
         raise InputError(f"--size {text} is more than {MAX_PIXELS:,} pixels: choose a smaller one.")

@@ -25,6 +25,7 @@ class ReflectionError(ValueError):
 class BufferBinding:
     """A buffer of descriptor set 0. ``writable`` as declared; ``reads`` and ``writes`` as the code does.
 
+    ``scalar`` is what its elements consist of, such as ``float32`` also for ``float4``; "" for a struct.
     ``texels``: read through a view of texels of four floats (``Buffer<float4>``), not as a storage buffer.
     """
 
@@ -33,6 +34,7 @@ class BufferBinding:
     writable: bool
     reads: bool
     writes: bool
+    scalar: str
     texels: bool = False
 
 
@@ -101,7 +103,9 @@ def reflect(layout: bytes, code: bytes) -> Reflection:
             texels = item["type"]["baseShape"] == TEXELS
             if texels and writable:
                 raise ReflectionError(f"{name} is a writable buffer of texels: use a RWStructuredBuffer")
-            buffers.append(BufferBinding(name, index, writable, use.reads, use.writes, texels))
+            element = item["type"].get("resultType", {})
+            scalar = element.get("elementType", element).get("scalarType", "")
+            buffers.append(BufferBinding(name, index, writable, use.reads, use.writes, scalar, texels))
         else:
             shape = item["type"].get("baseShape", kind)
             raise ReflectionError(f"{name} is a {shape}: only buffers and one uniform block are supported")

@@ -12,8 +12,6 @@ from typing import Any
 from convtrain.files.atomic import write_bytes
 from convtrain.files.regular import open_regular, read_regular
 
-STAMP_NAME = ".cook"
-
 _PACKAGES = ("slangpy", "numpy", "pillow", "zstandard")
 _ROOT = Path(__file__).resolve().parent.parent
 _CODE = ("cook", "convtrain/graph", "convtrain/files")

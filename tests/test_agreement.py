@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,19 @@ def test_a_curve_is_held_to_the_limit_and_the_control_to_none(
     control = next(line for line in capsys.readouterr().out.splitlines() if agreement.CONTROL in line)
     assert "at most 1.60 apart" in control
     assert control.endswith(" – |")
+
+
+def test_folders_of_one_name_are_told_apart(
+    cooked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "b" / "a"
+    shutil.copytree(cooked, other)
+    monkeypatch.setattr(agreement, "convtrain", Convtrain(0.0))
+    monkeypatch.setattr(sys, "argv", ["agreement", "--folders", f"{cooked},{other}", "--jobs", "2"])
+    assert agreement.main() == 0
+    rows = capsys.readouterr().out
+    assert f"| {cooked}, 600 epochs" in rows
+    assert f"| {other}, 600 epochs" in rows
 
 
 def test_errors_are_relative_to_the_slot() -> None:

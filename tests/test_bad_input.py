@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import resource
 import shutil
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from convtrain.files.container import open_container, write_container
 from workspace import TINY, Workspace, command, environment, photograph
 
 
@@ -80,6 +82,11 @@ def test_a_folder_as_picture(workspace: Workspace) -> None:
         (["--set", "ks=4"], "4"),
         (["--set", "layers=0"], "layers"),
         (["--set", "lr=nan"], "lr"),
+        (["--set", "lr=1e-40"], "lr must be within the range"),
+        (["--set", "nf=8_0"], "8_0"),
+        (["--set", "nf=\N{FULLWIDTH DIGIT EIGHT}"], "whole number"),
+        (["--set", "ks=33"], "ks must be at most 31"),
+        (["--out", ""], "empty"),
         (["--size", "12"], "12"),
         (["--size", "0x5"], "0"),
         (["--seed", "-1"], "-1"),
@@ -109,12 +116,86 @@ def test_cook_refuses(arguments: list[str], says: str, workspace: Workspace) -> 
         (["1", "--checkpoint-every", "-2"], "-2"),
         (["1", "--out", "/proc/convtrain"], "/proc/convtrain"),
         (["1", "--res", "elsewhere"], "elsewhere"),
+        (["1", "--res", ""], "empty"),
+        (["1", "--out", ""], "empty"),
         (["1", "--frobnicate"], "--frobnicate"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
 def test_run_refuses(arguments: list[str], says: str, trained: Workspace) -> None:
     refused(trained, "run", *arguments, says=(says,))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("warmup", 0), ("warmup", None), ("height", 99), ("width", []), ("lr", "x")]
+)
+def test_a_configuration_that_cannot_be(cooked: Workspace, name: str, value: object) -> None:
+    with open_container(cooked.archive) as container:
+        manifest = {**container.manifest, "config": {**container.manifest["config"], name: value}}
+        blobs = {blob: container.blob(blob) for blob in container.blobs}
+        write_container(cooked.archive, "training", manifest, blobs)
+    refused(cooked, "run", "1", says=("train.res", "configuration"))
+
+
+def link(path: Path, target: str) -> None:
+    path.unlink(missing_ok=True)
+    path.symlink_to(target)
+
+
+@pytest.mark.parametrize(
+    ("where", "target", "says"),
+    [
+        ("res/model.res", "../res_train/train.res", "the same file"),
+        ("res/model.res", "../res_train/checkpoint.res", "the same file"),
+        ("res/model.res", "../other/train.res", "training"),
+        ("res/model.res", "/nonexistent/model.res", "does not exist"),
+        ("res/out.png", "../res_train/.cook", "the same file"),
+        ("res_train/checkpoint.res", "/nonexistent/x", "does not exist"),
+        ("res_train/checkpoint.res", "train.res", "train.res"),
+    ],
+)
+def test_links_that_would_replace_what_must_stay(trained: Workspace, where: str, target: str, says: str) -> None:
+    (trained.folder / "other").mkdir()
+    (trained.folder / "res_train" / ".cook").touch()
+    shutil.copy(trained.archive, trained.folder / "other")
+    link(trained.folder / where, target)
+    refused(trained, "run", "1", "--fresh", says=(where.split("/")[1], says))
+
+
+@pytest.mark.parametrize("where", ["res/model.res", "res/out.png", "res_train/checkpoint.res"])
+def test_what_cannot_be_written_is_noticed_before_the_first_epoch(trained: Workspace, where: str) -> None:
+    path = trained.folder / where
+    path.unlink()
+    path.mkdir()
+    refused(trained, "run", "1", "--fresh", says=(where, "a folder"))
+    path.rmdir()
+    os.mkfifo(path)
+    refused(trained, "run", "1", "--fresh", says=(where, "not a regular file"))
+
+
+def test_the_picture_that_was_cooked_is_not_replaced(workspace: Workspace) -> None:
+    workspace.cook(photograph(13, 12), **TINY)
+    (workspace.folder / "photo.png").rename(workspace.folder / "out.png")
+    refused(workspace, "run", "1", "--out", ".", says=("out.png", "was cooked"))
+
+
+def test_a_dump_does_not_replace_what_is_no_dump(trained: Workspace) -> None:
+    link(trained.folder / "stamp.npy", "res_train/.cook")
+    for name in ("photo.png", "stamp.npy", "res_train/spirv/x.spv"):
+        refused(trained, "run", "1", "--dump", f"Out={name}", says=(name, ".npy"))
+
+
+def test_a_terminal_without_columns(trained: Workspace) -> None:
+    assert "PSNR" in trained.convtrain("run", "1", env={"COLUMNS": "0"}).stdout
+
+
+def test_a_picture_far_from_the_image_is_remarked_on(workspace: Workspace) -> None:
+    workspace.cook(photograph(13, 12), **TINY, lr=1e3, warmup=1)
+    assert "diverged" in workspace.run(20, "--plan", "reference").stderr
+
+
+def test_a_size_of_more_digits_than_python_reads(workspace: Workspace) -> None:
+    refused(workspace, "cook", "--size", "9" * 5000 + "x5", says=("WIDTHxHEIGHT",))
 
 
 def test_nstep_must_be_a_number(cooked: Workspace) -> None:

@@ -115,21 +115,26 @@ def some_results() -> Results:
     return Results(machine, Problem(), 2, 2, [row(CONVTRAIN, "fused", 2.0, epochs=2, curve=[(1, 29.0)])])
 
 
+@pytest.mark.parametrize("failed", [0, 2])
 @pytest.mark.parametrize("stop", [None, KeyboardInterrupt])
 def test_a_run_that_measures_nothing_leaves_earlier_results(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: type[BaseException] | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: type[BaseException] | None, failed: int
 ) -> None:
     def compare(contest: Contest) -> None:
+        for _ in range(failed):
+            contest._keep(contest.results.rows, Row(CONVTRAIN, "fused", 16, 16, 8, error="there is no device 99"))
         if stop:
             raise stop
 
     monkeypatch.setattr(program, "look", lambda options: some_results().machine)
     monkeypatch.setattr(Contest, "prepare", lambda contest: None)
     monkeypatch.setattr(Contest, "compare", compare)
-    write(some_results(), tmp_path)
-    before = {file: file.read_bytes() for file in tmp_path.iterdir()}
-    assert main(["--quick", "--output", str(tmp_path)]) != 0
-    assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
+    write(some_results(), tmp_path / "kept")
+    before = {file: file.read_bytes() for file in (tmp_path / "kept").iterdir()}
+    for name in ("kept", "new/folder"):
+        assert main(["--quick", "--output", str(tmp_path / name)]) != 0
+    assert {file: file.read_bytes() for file in (tmp_path / "kept").iterdir()} == before
+    assert [*tmp_path.iterdir()] == [tmp_path / "kept"]
 
 
 @pytest.mark.parametrize("full", ["results", "tables", "work"])
@@ -181,6 +186,11 @@ def test_plots_of_the_results_before_are_removed(tmp_path: Path) -> None:
     write(some_results(), tmp_path)
     assert not (tmp_path / "side.png").exists()
     assert (tmp_path / "mine.png").exists()
+
+
+def test_a_device_is_not_read_without_end(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--plot", "/dev/zero"]) == 2
+    assert "not a regular file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"rows": [], "sweep": [], "machine": {"notes": []}}'])

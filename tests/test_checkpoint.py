@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from convtrain.files.archive import TrainingArchive, open_archive
 from convtrain.files.checkpoint import finite, open_checkpoint, state_entries, write_checkpoint
 from convtrain.files.container import open_container, sha256, write_container
 from convtrain.graph.types import Uniform, UniformField, to_json
+from convtrain.train.state import read_state, write_state
 from toy_resources import (
     COUNT,
     METRICS,
@@ -253,3 +255,19 @@ def test_a_checkpoint_that_does_not_say_where_its_weights_are(tmp_path: Path, ar
     write_checkpoint(tmp_path / "c.res", archive, plan, state, {})
     with open_checkpoint(tmp_path / "c.res") as checkpoint, pytest.raises(InputError, match="where the weights are"):
         checkpoint.raw_weights()
+
+
+def test_a_block_without_a_label_is_state_under_its_pass() -> None:
+    """By the same name on the device and in the file."""
+    plan = reference_plan()
+    index, item = next((n, item) for n, item in enumerate(plan.passes) if item.uniform and item.uniform.dump)
+    assert item.uniform is not None
+    passes = [*plan.passes]
+    passes[index] = replace(item, uniform=replace(item.uniform, label=""))
+    plan = replace(plan, passes=tuple(passes))
+    blocks = {index: np.zeros((), [("epoch", "<u4")])}
+    engine = SimpleNamespace(read=lambda key: b"", write=lambda key, content: None, uniform=blocks.__getitem__)
+    state = read_state(engine, plan)  # type: ignore[arg-type]
+    assert {entry.label for entry in state_entries(plan)} == {*state}
+    write_state(engine, plan, {**state, f"{index}-u": b"\7\0\0\0"})  # type: ignore[arg-type]
+    assert blocks[index]["epoch"] == 7

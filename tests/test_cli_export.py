@@ -108,6 +108,9 @@ def test_unpacking_fills_an_empty_folder_and_no_other(
     assert "not an empty folder" in capsys.readouterr().err
     assert names(folder) == before
     assert main(["export", str(files["training"]), "--unpack", str(files["model"])]) == 2
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to("empty")
+    assert main(["export", str(files["training"]), "--unpack", str(tmp_path / "link")]) == 2
 
 
 def test_unpacked_names_never_leave_the_folder(tmp_path: Path) -> None:

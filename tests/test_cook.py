@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +20,12 @@ from convtrain.errors import ConvtrainError, InputError, RunError
 from convtrain.files.archive import open_archive
 from convtrain.files.checkpoint import state_entries, write_checkpoint
 from convtrain.files.lock import folder_lock
-from cook import build
+from convtrain.graph.builder import Graph, Kernel, UniformSpec, share
+from cook import build, registry
 from cook.build import CookOptions, CookResult, cook
 from cook.image import PACKAGED
+from cook.model import ModelConfig
+from cook.registry import Recipe
 from cook.seeds import draw_weights
 from privileges import bound_by_permissions
 
@@ -284,3 +288,71 @@ def test_auto_preset_follows_the_devices(
 def test_cooking_imports_neither_slangpy_nor_vulkan(tmp_path: Path) -> None:
     script = "import sys, cook.build; assert not {'slangpy', 'vulkan', 'convtrain.gpu'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
+
+
+def changed(index: int, port: int | None = None, **changes: object) -> Recipe:
+    """The toy recipe with another fact of one pass, or of one of its ports."""
+
+    def make(model: ModelConfig) -> list[Graph]:
+        (graph,) = toy_recipe.build(model)
+        item = graph.passes[index]
+        if port is None:
+            graph.passes[index] = replace(item, **changes)  # type: ignore[arg-type]
+        else:
+            edited = [replace(spec, **changes) if spec.number == port else spec for spec in item.ports]  # type: ignore[arg-type]
+            graph.passes[index] = replace(item, ports=tuple(edited))
+        return [graph]
+
+    return make
+
+
+def state(**changes: object) -> UniformSpec:
+    return UniformSpec(**{"controls": {"lr": "lr"}, "dump": True, "label": "state", **changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "complaint"),
+    [
+        (changed(0, nbytes=1.5), "pass 0 scale: its nbytes has the wrong type"),
+        (changed(0, group=None), "pass 0 scale: its group has the wrong type"),
+        (changed(1, name=5), "pass 1 5: its name has the wrong type"),
+        (changed(0, 1, elements=960.0), "buffer Out: its elements has the wrong type"),
+        (changed(0, 1, dtype="f64"), "buffer 0-1 has no usable size or type"),
+        (changed(0, 1, shape=(3,)), r"buffer Out: it has 2880 elements, and the shape \(3,\)"),
+        (changed(1, 3, dtype="store"), "a seed needs an element type"),
+        (changed(0, 1, dtype="store", dump=True), "state buffer Out needs an element type"),
+        (changed(1, 3, elements=7), "buffer WBuf: its seed has .* bytes, and its 7 elements have 28"),
+        (changed(0, infer=False), "reads scaled, which none writes"),
+        (changed(1, uniform=state(label="WBuf")), "two buffers or uniform blocks are called WBuf"),
+        (changed(1, uniform=state(label="")), "nothing is called state"),
+        (changed(1, uniform=state(initial={"lr": "x"})), "pass 1 update: its uniform has the wrong type"),
+        (changed(1, uniform=state(initial={"lr": float("nan")})), "first value of its field lr is not a finite"),
+        (changed(1, uniform=state(initial={"epoch": -1})), "first value -1 does not fit its field epoch"),
+        (lambda model: [], "must return a list of graphs"),
+        (lambda model: None, r"test_cook\.py:\d+\) must return a list of graphs"),
+        (lambda model: Kernel("a.slang", groups=1), r"test_cook\.py:\d+: kernel a\.slang: 1 is no triple"),
+        (lambda model: Kernel("a.slang", groups=(1, 1)), "is no triple"),
+        (lambda model: 1 / 0, r"test_cook\.py:\d+: ZeroDivisionError"),
+        (
+            lambda model: Graph("a").add("b", Kernel("c", groups=(1, 1, 1)), group="", ports=[share(0, "d", "READ")]),
+            r"test_cook\.py:\d+: pass 0 b, port 0 d: its access is 'READ'",
+        ),
+    ],
+)
+def test_a_recipe_that_is_wrong_replaces_no_archive(
+    recipe: Recipe, complaint: str, tmp_path: Path, photo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(tmp_path / "out", photo)
+    before = (tmp_path / "out" / "train.res").read_bytes()
+    monkeypatch.setattr(build, "find_recipe", lambda name: recipe)
+    with pytest.raises(InputError, match=complaint):
+        run(tmp_path / "out", photo, force=True)
+    assert (tmp_path / "out" / "train.res").read_bytes() == before
+
+
+def test_a_recipe_that_is_not_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text("def build(model):\n    return [\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(registry._MODULES, "mine", "mine")
+    with pytest.raises(InputError, match=r"mine\.py:2 is not Python"):
+        registry.find_recipe("mine")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -160,7 +161,10 @@ MATRIX = Requirements(matrix=MatrixShape(16, 16, 16, "f16", "f16", "f32", "f32")
         (1, lambda p: dataclasses.replace(p, uniform=None), "has a uniform block 'controls', and the recipe does not"),
         (0, lambda p: dataclasses.replace(p, uniform=UniformSpec()), "has no uniform block, and the recipe declares"),
         (1, lambda p: dataclasses.replace(p, uniform=UniformSpec({"lr": "rate"})), "control 'lr' drives field 'rate'"),
+        (1, lambda p: dataclasses.replace(p, uniform=UniformSpec({"rate": "lr"})), "no control 'rate': lr, beta1_"),
+        (1, lambda p: dataclasses.replace(p, uniform=UniformSpec({"lr": "epoch"})), "is a float, and drives .*epoch"),
         (1, lambda p: dataclasses.replace(p, uniform=UniformSpec(initial={"x": 1})), "field 'x' has a first value"),
+        (0, lambda p: with_port(p, 1, dtype="u32"), "port 1 'scaled' sees a buffer of u32, and is one of float32"),
         (0, lambda p: kernel(p, requires=MATRIX), "uses cooperative matrices exactly when"),
         (0, lambda p: kernel(p, threads=(0, 1, 1)), "nothing to dispatch"),
         (0, lambda p: kernel(p, source="gone.slang"), r"no shader source gone\.slang"),
@@ -260,4 +264,13 @@ def test_the_first_failure_is_reported(workers: int) -> None:
 def test_a_dead_worker_is_a_plain_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs.sys, "executable", "/bin/false")
     with pytest.raises(RunError, match="stopped working"):
+        compile_all(shader_jobs(4), workers=2)
+
+
+def test_a_worker_that_cannot_be_started_is_a_plain_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_more_files() -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(jobs, "_start_worker", no_more_files)
+    with pytest.raises(RunError, match="cannot be started: Too many open files"):
         compile_all(shader_jobs(4), workers=2)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import struct
+import zlib
 from io import BytesIO
 from pathlib import Path
 
@@ -91,6 +93,40 @@ def test_sixteen_bit_grey_keeps_its_precision() -> None:
     shrunk = load_target(encoded(Image.fromarray(np.repeat(levels, 9, 0))), "w.png", longest=20)
     assert shrunk.pixels.shape[1] == 20
     assert not np.allclose(np.rint(shrunk.pixels * 255) / 255, shrunk.pixels, atol=1e-4)
+
+
+def test_a_transparent_level_of_sixteen_bits_is_white() -> None:
+    levels = np.array([[0, 1000, 65535]], np.uint16)
+    target = load_target(encoded(Image.fromarray(levels), transparency=1000), "w.png")
+    assert target.pixels[0, :, 0].tolist() == [0, 1, 1]
+    assert target.notes == ("w.png has transparency: it was composited on white.",)
+
+
+def test_sixteen_bits_of_colour_are_rounded_and_said() -> None:
+    row = zlib.compress(b"\0" + bytes(range(12)))
+    head = struct.pack(">IIBBBBB", 2, 1, 16, 2, 0, 0, 0)
+    chunks = [
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in ((b"IHDR", head), (b"IDAT", row), (b"IEND", b""))
+    ]
+    target = load_target(b"\x89PNG\r\n\x1a\n" + b"".join(chunks), "c.png")
+    assert target.pixels.shape == (1, 2, 3)
+    assert "16 bits" in target.notes[0]
+
+
+@pytest.mark.parametrize("kind", ["GIF", "PNG", "TIFF"])
+def test_of_several_pictures_the_first_is_taken_and_said(picture: Image.Image, kind: str) -> None:
+    other = Image.new("RGB", picture.size)
+    target = load_target(encoded(picture, kind, save_all=True, append_images=[other]), "a.gif")
+    assert target.pixels.max() > 0.5
+    assert target.notes == ("a.gif holds 2 pictures: the first was taken.",)
+
+
+@pytest.mark.parametrize("orientation", [0, 9, 300])
+def test_an_orientation_that_does_not_exist_turns_nothing(picture: Image.Image, orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    assert load_target(encoded(picture, exif=exif), "r.png").notes == ()
 
 
 def test_exif_rotation(picture: Image.Image) -> None:

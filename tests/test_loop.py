@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from types import SimpleNamespace
@@ -12,10 +14,12 @@ from typing import Any
 
 import pytest
 
-from convtrain.errors import RunError
-from convtrain.train.loop import StopFlag, catch_stop_signals, train
+from convtrain.errors import RunError, Stopped
+from convtrain.train.loop import train
 from convtrain.train.schedule import MAX_SKIPPED
 from convtrain.train.stepper import EpochReport
+from convtrain.train.stopping import StopFlag, catch_stop_signals
+from workspace import environment
 
 
 class FakeSession:
@@ -106,9 +110,49 @@ def test_a_skipped_update_replaces_no_checkpoint_but_the_last() -> None:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_before_training_ends_at_once(number: signal.Signals, code: int) -> None:
-    with catch_stop_signals(), pytest.raises(SystemExit) as caught:
+    with catch_stop_signals(), pytest.raises(Stopped) as caught:
         os.kill(os.getpid(), number)
-    assert caught.value.code == code
+    assert caught.value.exit_code == code
+
+
+def test_a_signal_that_is_ignored_stays_so() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with catch_stop_signals() as stop:
+            os.kill(os.getpid(), signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert stop.signal is None
+
+
+IN_A_C_CALL = """
+import ctypes, sys
+from convtrain.train.stopping import catch_stop_signals
+mutex = ctypes.create_string_buffer(64)
+with catch_stop_signals() as stop:
+    stop.deferring = sys.argv[1] == "2"
+    ctypes.CDLL(None).pthread_mutex_lock(mutex)
+    print(flush=True)
+    ctypes.CDLL(None).pthread_mutex_lock(mutex)
+"""
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_a_call_that_never_returns_keeps_nobody_waiting(signals: int) -> None:
+    """The first signal ends the process, or the second where the first is only remembered."""
+    words = [sys.executable, "-c", IN_A_C_CALL, str(signals)]
+    with subprocess.Popen(
+        words, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        for _ in range(signals):
+            assert process.poll() is None
+            process.send_signal(signal.SIGTERM)
+            time.sleep(0.1)
+        _, err = process.communicate(timeout=20)
+    assert (process.returncode, err) == (143, "error: Stopped by SIGTERM.\n")
 
 
 def test_training_goes_on_while_a_checkpoint_is_written() -> None:
@@ -176,6 +220,6 @@ def test_a_second_signal_does_not_leave_before_the_file_is_whole(number: signal.
     for delay in (0.1, 0.2):  # while the last checkpoint is written
         threading.Timer(delay, os.kill, (os.getpid(), number)).start()
     threading.Timer(0.5, session.slow.set).start()
-    with catch_stop_signals() as stop, pytest.raises(SystemExit) as caught:
+    with catch_stop_signals() as stop, pytest.raises(Stopped) as caught:
         train(session, FakeStepper(session), 5, checkpoint_every=0, stop=stop, watch=lambda _: None)
-    assert (caught.value.code, session.saved) == (128 + number, [5])
+    assert (caught.value.exit_code, session.saved) == (128 + number, [5])

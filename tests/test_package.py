@@ -155,6 +155,11 @@ def test_packages_that_make_no_sense_are_refused(
         open_package(path)
 
 
+@pytest.mark.parametrize("storages", [(), ("x",)])
+def test_a_plan_without_a_storage_is_none(storages: tuple[str, ...]) -> None:
+    assert "storage" in str(flaw(replace(reference_plan(), storages=storages)))
+
+
 @pytest.mark.parametrize("blob", ["0" * 64, ["x"], None, sha256(b"shader")])
 def test_packages_whose_weights_are_not_there(tmp_path: Path, archive: TrainingArchive, blob: object) -> None:
     path = make_package(tmp_path, archive)

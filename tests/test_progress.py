@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import time
 
 import pytest
 
@@ -50,3 +51,12 @@ def test_a_stream_that_goes_away_stops_nothing(kind: str) -> None:
         for epoch in range(1, 41):
             progress.update(report(epoch))
     assert console.quiet
+
+
+def test_a_long_wait_for_the_first_epoch_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("convtrain.report.progress.PATIENCE", 0.01)
+    console = StatusConsole()
+    console.file = out = io.StringIO()
+    with Progress(0, 2, console, compiled=True):
+        time.sleep(0.2)
+    assert out.getvalue().startswith("compiling kernels")

@@ -67,6 +67,7 @@ def build(model: ModelConfig) -> list[Graph]:
         "update",
         Kernel("update.slang", values={"cfg": {"RATE": model.lambda_c}}, threads=(model.weights, 1, 1)),
         group="update",
+        infer=True,  # the picture of a plan must come from its weights
         ports=[
             share(0, "scaled", READ),
             data(3, "weights", READ_WRITE, model.weights, "weights", label="WBuf", dump=True),

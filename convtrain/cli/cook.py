@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from convtrain.cli.paths import folder
 from convtrain.errors import ConvtrainError
-from convtrain.files.archive import ARCHIVE_NAME
+from convtrain.files.archive import ARCHIVE_NAME, STAMP_NAME
 from convtrain.files.lock import LOCK_NAME
 from convtrain.files.outputs import check_distinct
 
@@ -24,14 +25,15 @@ def cook(
         typer.Option("--set", metavar="KEY=VALUE", help="Another value for a constant, as nf=64 or lr=1e-3."),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the first weights.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder for the training archive.")] = Path("res_train"),
+    out: Annotated[Path, typer.Option(parser=folder, metavar="DIR", help="Folder for the training archive.")] = Path(
+        "res_train"
+    ),
     force: Annotated[bool, typer.Option("--force", help="Cook again even if nothing changed.")] = False,
 ) -> None:
     """Compile the shaders and pack them, the image and the first weights into one training archive."""
     from cook.build import CookOptions
     from cook.build import cook as build
     from cook.presets import AUTO, parse_settings, parse_size
-    from cook.stamp import STAMP_NAME
 
     if image is not None:
         check_distinct([out / name for name in (ARCHIVE_NAME, STAMP_NAME, LOCK_NAME)], [image])

@@ -61,7 +61,7 @@ def export(
 
 def _check_new(folder: Path) -> None:
     try:
-        taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+        taken = folder.is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir())))
     except OSError as error:
         raise write_error(folder, error) from error
     if taken:

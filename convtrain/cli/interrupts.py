@@ -11,28 +11,22 @@ from functools import wraps
 from types import FrameType
 from typing import Any, NoReturn
 
-from convtrain.errors import ConvtrainError
+from convtrain.errors import Stopped
 
 INTERRUPTED = 130
 """The exit code after SIGINT: 128 plus its number, as shells report it."""
 SENTENCE = "Interrupted."
 
 
-class Interrupted(ConvtrainError):
-    """SIGINT stopped a command."""
-
-    exit_code = INTERRUPTED
-
-
 def spoken(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The command with Interrupted for KeyboardInterrupt, which typer would turn into an exit without a word."""
+    """The command with Stopped for KeyboardInterrupt, which typer would turn into an exit without a word."""
 
     @wraps(command)
     def run(*arguments: Any, **options: Any) -> Any:
         try:
             return command(*arguments, **options)
         except KeyboardInterrupt as error:
-            raise Interrupted(SENTENCE) from error
+            raise Stopped(signal.SIGINT) from error
 
     return run
 

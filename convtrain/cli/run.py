@@ -9,37 +9,48 @@ from typing import Annotated, Any
 
 import typer
 
+from convtrain.cli.paths import folder
 from convtrain.errors import InputError
+from convtrain.files.archive import STAMP_NAME
 from convtrain.files.atomic import ensure_folder
 from convtrain.files.checkpoint import finite
+from convtrain.files.container import sha256
 from convtrain.files.lock import LOCK_NAME
 from convtrain.files.outputs import check_outputs
 from convtrain.files.package import PACKAGE_NAME
+from convtrain.files.regular import read_regular
 from convtrain.report.console import StatusConsole
-from convtrain.report.progress import Progress
+from convtrain.report.progress import Progress, patience
 from convtrain.report.timing import TimingLog
 from convtrain.train.dumps import Dump, parse_dumps, require_available, write_dumps
 from convtrain.train.finish import PICTURE_NAME, finish
-from convtrain.train.loop import LoopResult, StopFlag, catch_stop_signals, train
+from convtrain.train.loop import LoopResult, train
 from convtrain.train.metrics import Metrics
 from convtrain.train.session import Session, SessionOptions
 from convtrain.train.stepper import EpochReport
+from convtrain.train.stopping import StopFlag, catch_stop_signals
 
 DEFAULT_EPOCHS = 600
 MAX_EPOCHS = 999_999_999
+DIVERGED = "warning: the picture is nothing like the image: training diverged. Cook with a lower lr (--set lr=…)."
 
 
 def run(
     n: Annotated[str | None, typer.Argument(metavar="[N]", help="Epochs to train; 0 exports again.")] = None,
     until: Annotated[int | None, typer.Option(help="Stop at this epoch, counted over all runs.")] = None,
-    res: Annotated[Path, typer.Option(help="Folder with the archive and the checkpoint.")] = Path("res_train"),
-    out: Annotated[Path, typer.Option(help="Folder for the model package and the picture.")] = Path("res"),
+    res: Annotated[
+        Path, typer.Option(parser=folder, metavar="DIR", help="Folder with the archive and the checkpoint.")
+    ] = Path("res_train"),
+    out: Annotated[
+        Path, typer.Option(parser=folder, metavar="DIR", help="Folder for the model package and the picture, out.png.")
+    ] = Path("res"),
     device: Annotated[str | None, typer.Option(help="Index or part of the name, as `devices` lists them.")] = None,
     plan: Annotated[str, typer.Option(help="A plan of the archive, or auto for the fastest that fits.")] = "auto",
     fresh: Annotated[bool, typer.Option("--fresh", help="Ignore the checkpoint and start over.")] = False,
     checkpoint_every: Annotated[int, typer.Option(help="Epochs between checkpoints; 0: only at the end.")] = 100,
     dump: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=FILE.npy", help="Write a buffer after the last epoch.")
+        list[str] | None,
+        typer.Option(metavar="NAME=FILE.npy", help="Write a buffer, as float32, after the last epoch."),
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the results as JSON on stdout.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress, no summary.")] = False,
@@ -50,7 +61,7 @@ def run(
         raise InputError(f"--checkpoint-every {checkpoint_every}: give a number of epochs, 0 or more.")
     console = StatusConsole(quiet=quiet)
     results = console if json_ else StatusConsole(quiet=quiet, results=True)
-    with catch_stop_signals() as stop, Session(SessionOptions(res, device, plan, fresh)) as session:
+    with catch_stop_signals() as stop, _open(SessionOptions(res, device, plan, fresh), console) as session:
         dumps = parse_dumps(session.plan, dump or [])
         goal = session.epoch + epochs if until is None else until
         if goal <= session.epoch:
@@ -64,19 +75,24 @@ def run(
         history: list[EpochReport] = []
         result = _train(session, goal, checkpoint_every, stop, timing, console, history)
         if stop.signal is not None:
-            kept = (
-                f"epoch {session.epoch} is in {session.checkpoint_path}" if session.epoch else "nothing was trained yet"
-            )
-            console.print(f"Stopped: {kept}. Run again to continue.")
+            console.print(_stopped(session, goal))
             raise typer.Exit(stop.exit_code)
         metrics = _finish(session, out, dumps, trained=result.epochs > 0)
         if timing is not None and result.epochs:
             # asked for by its own switch, so --quiet does not hide it
             StatusConsole(results=not json_).print(timing.render(result.seconds))
+        if metrics.psnr < 0:  # grey would be nearer
+            StatusConsole().print(DIVERGED)
         results.print(f"averaged weights of the last epochs: {metrics}")
         results.print(f"wrote {out / PACKAGE_NAME} and {out / PICTURE_NAME}")
         if json_:
             typer.echo(json.dumps(_summary(session, result, history, metrics, out)))
+
+
+def _open(options: SessionOptions, console: StatusConsole) -> Session:
+    """The session. Nearly all the time that it can take is the driver's compiler's."""
+    with patience(console):
+        return Session(options)
 
 
 def _epochs(n: str | None, until: int | None) -> int:
@@ -95,16 +111,32 @@ def _epochs(n: str | None, until: int | None) -> int:
     return int(n)
 
 
+def _stopped(session: Session, goal: int) -> str:
+    """What a run that a signal stopped leaves, and how to go on."""
+    if session.epoch == 0:
+        return "Stopped: nothing was trained yet. Run again to start."
+    kept = f"Stopped: epoch {session.epoch} is in {session.checkpoint_path}."
+    if session.epoch < goal:
+        return f"{kept} Run again to continue."
+    return f"{kept} All is trained: `convtrain run 0` writes the model package and the picture."
+
+
 def _check_outputs(session: Session, out: Path, dumps: list[Dump]) -> None:
-    """Refuse, before any epoch, what could not be written after the last one. Raises InputError."""
-    files = [dump.path for dump in dumps]
-    own = [session.archive.path, session.checkpoint_path, out / PACKAGE_NAME, out / PICTURE_NAME]
-    own += [session.folder / LOCK_NAME, *(session.folder / "pipelines").glob("*")]
-    check_outputs(files, own)
-    if session.checkpoint_path.is_dir():
-        raise InputError(f"{session.checkpoint_path} is a folder, and the checkpoint goes there. Move it away.")
+    """Refuse, before any epoch, what could not be written after the last one, or would replace what must stay.
+
+    Raises InputError.
+    """
+    archive, checkpoint = session.archive.path, session.checkpoint_path
+    package, picture = out / PACKAGE_NAME, out / PICTURE_NAME
+    used = [archive, *(session.folder / name for name in (LOCK_NAME, STAMP_NAME))]
+    used += (session.folder / "pipelines").glob("*")
+    check_outputs([dump.path for dump in dumps], [*used, checkpoint, package, picture])
+    check_outputs([checkpoint], used, kind="checkpoint")
     ensure_folder(out)
-    check_outputs([out / PICTURE_NAME])
+    check_outputs([package], [*used, checkpoint], kind="model")
+    check_outputs([picture], [*used, checkpoint, package])
+    if picture.is_file() and sha256(read_regular(picture)) == session.archive.picture:
+        raise InputError(f"Cannot write {picture}: it is the picture that was cooked. Give another folder with --out.")
 
 
 def _train(

@@ -14,6 +14,8 @@ from convtrain.graph.types import Plan
 
 ARCHIVE_NAME = "train.res"
 """The archive's name inside the training folder."""
+STAMP_NAME = ".cook"
+"""Beside it, what cook made it of."""
 
 
 class TrainingArchive(Resource):
@@ -21,7 +23,8 @@ class TrainingArchive(Resource):
 
     ``plans`` are the pass graphs in the recipe's order, ``seeds`` the blob of each first content by name
     (``"weights"``, ``"target"``, …), ``compiler`` the Slang build tag and ``version`` the convtrain that cooked it.
-    ``left_out`` says of plans that the recipe has for other models why they are not among them.
+    ``left_out`` says of plans that the recipe has for other models why they are not among them. ``picture`` is the
+    SHA-256 of the image file that was cooked.
     """
 
     def __init__(self, container: Container) -> None:
@@ -32,6 +35,8 @@ class TrainingArchive(Resource):
         self.plans: Mapping[str, Plan] = read_plans(container)
         self.seeds: Mapping[str, str] = entry(container, "seeds", dict[str, str])
         self.left_out: Mapping[str, str] = entry(container, "left_out", dict[str, str])
+        image = self.config.get("image")
+        self.picture: str | None = image.get("sha256") if isinstance(image, dict) else None
         check_blobs(container, dict(self.plans))
         if not {*self.seeds.values()} <= {*container.blobs} or "weights" not in self.seeds:
             raise unusable(container, "names seeds that are not there")

@@ -49,10 +49,11 @@ def state_entries(plan: Plan) -> tuple[StateEntry, ...]:
             if buffer.dtype == STORE:
                 raise ValueError(f"state buffer {buffer.label} needs an element type of its own")
             found.append(StateEntry(f"{buffer.id}.bin", buffer.label, buffer.nbytes("f32")))
-    for item in plan.passes:
-        if item.uniform and item.uniform.dump:
-            name = f"{item.index}-u"
-            found.append(StateEntry(f"{name}.bin", item.uniform.label or name, item.uniform.size, item.uniform))
+    found += (
+        StateEntry(f"{item.index}-u.bin", item.state_label, item.uniform.size, item.uniform)
+        for item in plan.passes
+        if item.uniform and item.state_label is not None
+    )
     return tuple(found)
 
 

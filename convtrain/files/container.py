@@ -53,6 +53,7 @@ _LEVEL = 6
 _WORTHWHILE = 0.9  # pack only what shrinks below this share of its size
 _HEADER = struct.Struct("<8sII16sQ64s24s")
 _RECORD = struct.Struct("<32sQQQII")
+HEADER_BYTES = _HEADER.size
 _RAW, _ZSTD = 0, 1
 _DIGEST = 32
 
@@ -144,6 +145,14 @@ def open_container(path: Path, kinds: Collection[str] | None = None) -> Containe
     except BaseException:
         _close(mapped)
         raise
+
+
+def kind_of(header: bytes) -> str | None:
+    """The kind that a file's first bytes claim, sound or not; None where it is no resource file."""
+    if not header.startswith(MAGIC):
+        return None
+    _, _, _, kind, *_ = _HEADER.unpack(header.ljust(_HEADER.size, b"\0"))
+    return str(kind.rstrip(b"\0").decode("ascii", "replace"))
 
 
 class Container:

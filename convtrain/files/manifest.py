@@ -68,6 +68,15 @@ def fits(value: Any, hint: Any) -> bool:
     return isinstance(value, hint)
 
 
+def misfit(value: Any) -> str | None:
+    """What is wrong with the first field of a dataclass's instance that does not have its type; None if all do."""
+    known: Any = type(value)
+    for name, kind in _hints(known):
+        if not fits(getattr(value, name), kind):
+            return f"its {name} has the wrong type"
+    return None
+
+
 @cache
 def _hints(kind: Any) -> tuple[tuple[str, Any], ...]:
     hints = get_type_hints(kind)

@@ -8,7 +8,7 @@ from typing import Any
 from convtrain.files.container import Container
 from convtrain.files.manifest import entry, fits, unusable
 from convtrain.graph.parse import plan_from_json
-from convtrain.graph.types import ELEMENT_BYTES, STORE, Plan, Uniform
+from convtrain.graph.types import ELEMENT_BYTES, STORAGES, STORE, Plan, Uniform
 
 UNIFORM_TYPES = {"f32": "<f", "u32": "<I", "i32": "<i"}
 """The scalar types of uniform fields, with their struct format: 4 bytes each, little-endian."""
@@ -56,6 +56,8 @@ def flaw(plan: Plan) -> str | None:
     """What is wrong with the plan's types or references, None for a sound one. An empty role means "not there"."""
     if not fits(plan, Plan):
         return "a value in it has the wrong type"
+    if not plan.storages or not {*plan.storages} <= {*STORAGES}:
+        return "it names no storage, or an unknown one"
     buffers = {buffer.id for buffer in plan.buffers}
     if len(buffers) != len(plan.buffers) or len({buffer.label for buffer in plan.buffers}) != len(buffers):
         return "two buffers share a name"

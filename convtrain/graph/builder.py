@@ -47,6 +47,9 @@ class Kernel:
     def __post_init__(self) -> None:
         if (self.threads is None) == (self.groups is None):
             raise GraphError(f"kernel {self.source}: give either threads or groups")
+        counts = self.threads or self.groups
+        if not isinstance(counts, tuple) or len(counts) != 3 or any(type(count) is not int for count in counts):
+            raise GraphError(f"kernel {self.source}: {counts!r} is no triple of whole numbers, as (256, 1, 1)")
 
 
 @dataclass(frozen=True)
@@ -193,8 +196,10 @@ class Graph:
             if len(set(seen)) != len(seen):
                 raise GraphError(f"pass {index} {name}: two ports share a {what}: {seen}")
         for port in ports:
+            where = f"pass {index} {name}, port {port.number} {port.name}"
+            if not isinstance(port.access, Access):
+                raise GraphError(f"{where}: its access is {port.access!r}, none of READ, WRITE and READ_WRITE")
             if port.kind is not Kind.SHARE and port.elements < 1:
-                where = f"pass {index} {name}, port {port.number} {port.name}"
                 raise GraphError(f"{where}: a buffer of {port.elements} elements")
         if not kernels:
             raise GraphError(f"pass {index} {name} has no kernel")

@@ -43,6 +43,21 @@ ELEMENT_BYTES = {"f32": 4, "u32": 4, "i32": 4, "f16": 2}
 STORE = "store"
 """Element type that follows the plan's storage choice: ``f32`` or ``f16``."""
 
+STORAGES = ("f32", "f16")
+"""The choices that a plan can have for it."""
+
+CONTROLS = {
+    "lr": "f32",
+    "beta1_correction": "f32",
+    "beta2_correction": "f32",
+    "offset_x": "f32",
+    "offset_y": "f32",
+    "ring_slot": "u32",
+    "ring_first": "u32",
+    "ring_count": "u32",
+}
+"""What the host can drive, with the type of field that it is written to."""
+
 
 @dataclass(frozen=True)
 class Port:
@@ -167,6 +182,13 @@ class Pass:
     nbytes: int = 0
     flops: int = 0
     covers: tuple[str, ...] = ()
+
+    @property
+    def state_label(self) -> str | None:
+        """The label under which its uniform block is training state; None where it is none."""
+        if self.uniform is None or not self.uniform.dump:
+            return None
+        return self.uniform.label or f"{self.index}-u"
 
 
 @dataclass(frozen=True)

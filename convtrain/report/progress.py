@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 
 from rich.console import Console
@@ -18,12 +21,28 @@ LINES = 20
 PERIOD = 15.0
 """Seconds after which a plain line is due whatever the epoch: a slow device still shows that it lives."""
 
+PATIENCE = 2.0
+"""Seconds without a word before one is said about what takes them."""
+COMPILING = "compiling kernels for this device: only its driver knows how long (they are kept for the next run)"
+
+
+@contextmanager
+def patience(console: Console) -> Iterator[None]:
+    """Say what it must be that takes so long, if the block takes long."""
+    timer = threading.Timer(PATIENCE, console.print, [COMPILING])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
 
 class Progress:
     """Shows epoch, PSNR of that epoch's output, learning rate, ms per epoch and time left, on stderr.
 
     A context manager whose ``update`` is called with each report. ``compiled``: the driver had to compile kernels for
-    this run.
+    this run, and may go on doing so in the first epoch.
     """
 
     def __init__(self, first: int, until: int, console: Console, *, compiled: bool = False) -> None:
@@ -31,11 +50,14 @@ class Progress:
         self._base: tuple[int, float] | None = None  # epoch and time of the first report
         self._live: Live | None = None
         self._started = self._shown = time.perf_counter()
+        self._waiting = ExitStack()
         self._step = max(1, (until - first) // LINES)
         self._next = first + 1
 
     def __enter__(self) -> Progress:
         self._started = self._shown = time.perf_counter()
+        if self._compiled:
+            self._waiting.enter_context(patience(self._console))
         if self._console.is_terminal and not self._console.quiet:
             self._live = Live(console=self._console, refresh_per_second=8)
             self._live.__enter__()
@@ -44,10 +66,12 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._waiting.close()
         if self._live is not None:
             self._live.__exit__(kind, error, trace)
 
     def update(self, report: EpochReport) -> None:
+        self._waiting.close()
         if self._base is None:
             self._base = report.epoch, time.perf_counter()
         if self._live is not None:

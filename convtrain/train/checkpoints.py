@@ -6,6 +6,7 @@ from concurrent import futures
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from convtrain.errors import Stopped
 from convtrain.train.session import Session
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class CheckpointWriter:
         self._thread.shutdown(wait=False)
         try:
             futures.wait(self._writing)
-        except SystemExit:  # a second signal: the folder must stay locked until nothing is written there any more
+        except Stopped:  # a second signal: the folder must stay locked until nothing is written there any more
             futures.wait(self._writing)
             raise
         if error is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,8 @@ class Dump:
 def parse_dumps(plan: Plan, requests: Sequence[str]) -> list[Dump]:
     """Resolve ``NAME=FILE.npy`` requests; a name is a buffer's label or ``<pass>-<port>``.
 
-    Raises InputError for a malformed request, a name that no buffer has, or a folder that is not there.
+    Raises InputError for a malformed request, a name that no buffer has, a buffer that is no array, a file (links
+    followed) of another kind, or a folder that is not there.
     """
     return [_parse(plan, request) for request in requests]
 
@@ -42,7 +44,11 @@ def _parse(plan: Plan, request: str) -> Dump:
         raise InputError(
             f"--dump {name}: plan {plan.name} has no such buffer. It has {labels}, and any PASS-PORT such as 19-2."
         ) from None
+    if plan.roles.state in (buffer.id, buffer.label):
+        raise InputError(f"--dump {name}: it holds numbers of several types, which an array of float32 cannot.")
     path = Path(file)
+    if {path.suffix.lower(), Path(os.path.realpath(path)).suffix.lower()} != {".npy"}:
+        raise InputError(f"--dump {request}: a buffer is written as NumPy's .npy, so give a name that ends in .npy.")
     if not path.parent.is_dir():
         raise InputError(f"--dump {request}: the folder {path.parent} does not exist.")
     return Dump(buffer, path)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from convtrain.errors import RunError
 from convtrain.files.package import PACKAGE_NAME, write_package
+from convtrain.train.loop import kept
 from convtrain.train.metrics import Metrics, measure
 from convtrain.train.picture import write_png
 from convtrain.train.session import Session
@@ -45,7 +46,8 @@ def finish(session: Session, out: Path) -> Metrics:
     if math.isnan(metrics.psnr) or metrics.psnr == -math.inf:
         raise RunError(
             f"Training diverged: the picture of epoch {session.epoch} has values that are not finite. No model and no "
-            "picture were written; what was in their place is kept. Cook with a lower lr (--set lr=…)."
+            f"picture were written; what was in their place is kept. {kept(session.epoch)} "
+            "Cook with a lower lr (--set lr=…)."
         )
     weights = session.engine.read(session.plan.roles.weights)
     write_package(out / PACKAGE_NAME, session.archive, session.plan.name, weights, metrics.to_json())

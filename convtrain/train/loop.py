@@ -2,52 +2,16 @@
 
 from __future__ import annotations
 
-import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import FrameType
 
 from convtrain.errors import RunError
 from convtrain.train.checkpoints import CheckpointWriter
 from convtrain.train.schedule import MAX_SKIPPED
 from convtrain.train.session import Session
 from convtrain.train.stepper import EpochReport, Stepper
-
-
-class StopFlag:
-    """What SIGINT and SIGTERM do: while ``deferring``, the first is remembered, so that the epoch in flight can finish.
-
-    At any other time, and the second time, they end the process, once a checkpoint that is being written is done: files
-    are replaced whole or not at all.
-    """
-
-    def __init__(self) -> None:
-        self.signal: int | None = None
-        self.deferring = False
-
-    def _catch(self, number: int, _frame: FrameType | None) -> None:
-        if self.signal is not None or not self.deferring:
-            raise SystemExit(128 + number)
-        self.signal = number
-
-    @property
-    def exit_code(self) -> int:
-        """128 plus the signal, as shells report it (130 for SIGINT, 143 for SIGTERM)."""
-        return 128 + (self.signal or 0)
-
-
-@contextmanager
-def catch_stop_signals() -> Iterator[StopFlag]:
-    """Let a flag handle SIGINT and SIGTERM while the block runs."""
-    flag = StopFlag()
-    before = {number: signal.signal(number, flag._catch) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield flag
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+from convtrain.train.stopping import StopFlag
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from convtrain.files.manifest import misfit
+
 COUNTERS = ("epoch", "step", "bad", "skipped")
 SCALARS = ("plateau_scale", "ema", "best", "loss_scale")
 STATE_DTYPE = np.dtype([*((name, "<u4") for name in COUNTERS), *((name, "<f4") for name in SCALARS)])
@@ -38,7 +40,12 @@ class ScheduleConfig:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> ScheduleConfig:
-        return cls(**{name: config[name] for name in cls.__dataclass_fields__})
+        """Raises ValueError where one is missing or cannot be."""
+        made = cls(**{name: config.get(name) for name in cls.__dataclass_fields__})  # type: ignore[arg-type]
+        problem = misfit(made) or ("its warmup is less than 1" if made.warmup < 1 else None)
+        if problem:
+            raise ValueError(problem)
+        return made
 
 
 def learning_rate(config: ScheduleConfig, epoch: int, plateau_scale: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -17,6 +18,7 @@ from convtrain.errors import InputError, RunError
 from convtrain.files.archive import ARCHIVE_NAME, TrainingArchive, open_archive
 from convtrain.files.checkpoint import CHECKPOINT_NAME, Checkpoint, open_checkpoint, write_checkpoint
 from convtrain.files.lock import folder_lock
+from convtrain.files.manifest import fits
 from convtrain.gpu.live.engine import Engine
 from convtrain.gpu.live.instance import choose_device
 from convtrain.gpu.plan import ExecutionPlan, Rejected, choose_plan
@@ -78,6 +80,7 @@ class Session:
         if (self.folder / ARCHIVE_NAME).exists():
             keep(folder_lock(self.folder))  # before reading: a cook may be about to replace the archive
         self.archive: TrainingArchive = keep(open_archive(self.folder))
+        self._schedule = self._read_config()
         saved: Checkpoint | None = None
         if not options.fresh and self.checkpoint_path.exists():
             saved = keep(open_checkpoint(self.checkpoint_path, self.archive))
@@ -92,6 +95,22 @@ class Session:
         self._host_state = host_state(self.engine, self.plan)
         if saved is not None:
             write_state(self.engine, self.plan, saved.restore(self.plan))
+
+    def _read_config(self) -> ScheduleConfig:
+        """The schedule. Raises InputError for a configuration that is none, or of another image than the plans'."""
+        try:
+            schedule = ScheduleConfig.from_config(self.config)
+        except ValueError as error:
+            raise self._unusable(f"in its configuration, {error}") from None
+        size: list[Any] = [self.config.get(name) for name in ("height", "width")]
+        for plan in self.archive.plans.values():
+            for role in (plan.roles.output, plan.roles.target):
+                if not (role and fits(size, list[int]) and plan.buffer(role).nbytes("f32") == 12 * math.prod(size)):
+                    raise self._unusable(f"its configuration has another image size than plan {plan.name}")
+        return schedule
+
+    def _unusable(self, why: str) -> InputError:
+        return InputError(f"{self.archive.path} cannot be used: {why}. Cook again.")
 
     def _choose(
         self, snapshot: DeviceSnapshot, switches: Switches, wanted: str, cache_dir: Path
@@ -150,7 +169,7 @@ class Session:
 
     def stepper(self, run: Run | None = None) -> Stepper:
         """What advances training; ``run`` replaces the engine's own, to time every epoch's passes."""
-        schedule = ScheduleConfig.from_config(self.config)
+        schedule = self._schedule
         if self._host_state is None:
             return DeviceStepper(self.engine, self.plan, schedule, run or self.engine.run)
         return HostStepper(self.engine, self.plan, schedule, self._host_state, run or self.engine.run)

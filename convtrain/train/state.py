@@ -20,7 +20,7 @@ from convtrain.train.schedule import STATE_DTYPE
 def host_state(engine: Engine, plan: Plan) -> Any | None:
     """The state block as a structured record in mapped memory, or None where the device keeps and advances it."""
     for item in plan.passes:
-        if item.uniform is not None and item.uniform.dump and item.uniform.label == plan.roles.state:
+        if item.state_label == plan.roles.state:
             return engine.uniform(item.index)
     return None
 
@@ -34,8 +34,8 @@ def read_state(engine: Engine, plan: Plan) -> dict[str, bytes]:
     """Bytes of every state item, by label."""
     state = {buffer.label: engine.read(buffer.id) for buffer in plan.buffers if buffer.dump}
     for item in plan.passes:
-        if item.uniform is not None and item.uniform.dump:
-            state[item.uniform.label] = engine.uniform(item.index).tobytes()
+        if item.state_label is not None:
+            state[item.state_label] = engine.uniform(item.index).tobytes()
     return state
 
 
@@ -45,6 +45,6 @@ def write_state(engine: Engine, plan: Plan, state: Mapping[str, Data]) -> None:
         if buffer.dump:
             engine.write(buffer.id, state[buffer.label])
     for item in plan.passes:
-        if item.uniform is not None and item.uniform.dump:
+        if item.state_label is not None:
             block = engine.uniform(item.index)
-            block[...] = np.frombuffer(state[item.uniform.label], block.dtype)[0]
+            block[...] = np.frombuffer(state[item.state_label], block.dtype)[0]
