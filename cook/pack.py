@@ -9,7 +9,7 @@ from pathlib import Path
 from convtrain.errors import InputError
 from convtrain.files.container import sha256
 from convtrain.graph.builder import Graph, GraphError, Kernel, PassSpec
-from convtrain.graph.types import CONTROLS, STORE, Buffer, Pass, Plan, Requirements, Uniform, Variant
+from convtrain.graph.types import CONTROLS, Buffer, Pass, Plan, Requirements, Uniform, Variant
 from cook.cache import SpirvCache
 from cook.compiler import MATRIX_PROFILE, PROFILE, SPIRV_ENTRY, Compiled
 from cook.inject import Constants, Source, flatten, inject
@@ -138,10 +138,13 @@ def _check_ports(where: str, item: PassSpec, seen: Reflection) -> None:
 
 
 def _check_scalars(where: str, seen: Reflection, behind: Mapping[int, Buffer]) -> None:
-    """No shader takes floats for integers. What follows the plan's storage is packed in ways of the shader's own."""
+    """No shader takes floats of 32 bits for integers, or integers for floats. Halves may be packed as the shader likes,
+    and what its code does not touch may be declared as anything."""
     for buffer in seen.buffers:
         dtype = behind[buffer.binding].dtype
-        if dtype != STORE and buffer.scalar and buffer.scalar.startswith("float") != dtype.startswith("f"):
+        integers = buffer.scalar.startswith(("int", "uint"))
+        confused = (dtype == "f32" and integers) or (dtype in ("u32", "i32") and buffer.scalar == "float32")
+        if confused and (buffer.reads or buffer.writes):
             raise PackError(
                 f"{where}: port {buffer.binding} '{buffer.name}' sees a buffer of {dtype}, and is one of "
                 f"{buffer.scalar} in the shader."

@@ -11,7 +11,7 @@ import pytest
 from convtrain.cli.app import main
 from convtrain.files.container import sha256
 from convtrain.report.contents import show
-from toy_resources import COUNT, METRICS, SLOTS, make_all, target
+from toy_resources import COUNT, METRICS, SCHEDULE, SLOTS, make_all, target
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ KINDS = ["training", "checkpoint", "model"]
 def test_what_every_kind_has(files: dict[str, Path], capsys: pytest.CaptureFixture[str], kind: str) -> None:
     found = info(files[kind], capsys)
     assert found["kind"] == kind
-    assert found["config"] == {"height": 3, "width": 3, "nf": 8, "lr": 2e-3}
+    assert found["config"] == {"height": 3, "width": 3, "nf": 8, "lr": 2e-3, **SCHEDULE}
     assert found["weights"] == {"count": COUNT, "slots": SLOTS}
     assert found["identity"] == sha256(files[kind].read_bytes())
     assert found["bytes"] == files[kind].stat().st_size
@@ -94,7 +94,7 @@ def test_tables(files: dict[str, Path], capsys: pytest.CaptureFixture[str], kind
 
 def test_nested_configuration_reads_like_the_rest(files: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
     found = info(files["training"], capsys)
-    found["config"] |= {"lr": 0.002, "image": {"name": "cat.png", "sha256": "12ab"}}
+    found["config"] = {"lr": 0.002, "image": {"name": "cat.png", "sha256": "12ab"}}
     show(found)
     assert "lr 0.002, image (name cat.png, sha256 12ab)\n" in capsys.readouterr().out
 

@@ -29,6 +29,14 @@ from convtrain.graph.types import (
 
 R, W, RW = Access.READ, Access.WRITE, Access.READ_WRITE
 COUNT = 12  # floats in the weight buffer
+SCHEDULE = {
+    "warmup": 20,
+    "ema_decay": 0.9,
+    "improvement": 0.995,
+    "patience": 10,
+    "plateau_factor": 0.7,
+    "plateau_floor": 0.01,
+}
 METRICS = {"epoch": 7, "psnr": 21.5, "psnr_u8": 21.25, "ssim": 0.75}
 SLOTS = [
     {"name": "mix.0", "offset": 0, "shape": [2, 3]},
@@ -172,7 +180,7 @@ def archive_parts(**config: float) -> tuple[dict, dict[str, bytes]]:
     contents = [seed_weights(), target()]
     contents += [shader(f"{item.name} {kind}") for plan in plans for item in plan.passes for kind in "ab"]
     manifest = {
-        "config": {"height": 3, "width": 3, "nf": 8, "lr": 2e-3, **config},
+        "config": {"height": 3, "width": 3, "nf": 8, "lr": 2e-3, **SCHEDULE, **config},
         "compiler": "toy-1",
         "convtrain": "0",
         "weights": {"count": COUNT, "slots": deepcopy(SLOTS)},
