@@ -138,7 +138,7 @@ def test_blocks_of_a_region_and_the_strip_before_it_lie_in_the_map(number: int) 
         assert region.odd_strip0 >= 1
         assert region.odd_strip0 % 2 == 1  # columns of strips begin with the right strip of a block
         assert region.odd_strip0 <= region.strip0
-        assert region.odd_strip0 + region.odd_strips == region.strip0 + region.strips
+        assert region.odd_strip0 + region.odd_strips == 2 * (region.pair0 + region.pairs)
         assert region.x1 <= 16 * regions.pairs
         assert region.y0 - radius >= 0
         assert region.y1 <= 4 * regions.bands

@@ -74,7 +74,7 @@ class Backward(StemBack):
                 (2 * slices + spreads, 1, 1),
                 fixed=layer == self.fixed,
                 geometry=self.regions.geometry,
-                region={**place, **region.box, "LAYER": layer},
+                region={**place, "LAYER": layer},
                 gather={**GATHER, "TILES": region.tiles * halves, "SLICES": slices},
                 spread={**SPREAD, "TILES": region.tiles, "SLICES": spreads},
                 shape={"WARPS": MIX_BACK_WARPS},

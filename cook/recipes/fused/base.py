@@ -119,7 +119,7 @@ class FusedBase(Base):
 
     def _columns(self, region: Region, segments: int) -> Values:
         """A region as the depthwise kernels take it: columns of strips, each in ``segments`` of bands. The strip before
-        a column is the left one of its block, and that of the first column may lie a strip further out."""
+        a column is the left one of its block. All of the region's blocks are covered."""
         place = {"STRIP0": region.odd_strip0, "STRIPS": region.odd_strips, "BAND0": region.band0, "BANDS": region.bands}
         return {**place, "SEGMENT": ceil_div(region.bands, segments)}
 

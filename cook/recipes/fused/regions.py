@@ -36,12 +36,13 @@ class Region:
 
     @property
     def odd_strip0(self) -> int:
-        """The first strip or, where that is the left one of its block, the one before."""
-        return self.strip0 - 1 + self.strip0 % 2
+        """The strip before the region's blocks, the right one of its own."""
+        return 2 * self.pair0 - 1
 
     @property
     def odd_strips(self) -> int:
-        return self.strip0 + self.strips - self.odd_strip0
+        """From there to the end of the region's blocks."""
+        return 2 * (self.pair0 + self.pairs) - self.odd_strip0
 
     @property
     def pair0(self) -> int:
@@ -79,8 +80,8 @@ class Regions:
     def __init__(self, model: ModelConfig) -> None:
         self._model = model
         self._reach = min(model.halo, model.radius * (model.layers - 1))
-        # The depthwise kernels read the strip left of a region, and want the image to begin with a block.
-        self.origin_x = PAIR * ceil_div(self._reach + STRIP, PAIR)
+        # The depthwise kernels read the block left of a region's, and want the image to begin with a block.
+        self.origin_x = PAIR * (1 + ceil_div(self._reach, PAIR))
         self.origin_y = BAND * ceil_div(self._reach + model.radius, BAND)
 
     def _around(self, reach: int) -> Region:
